@@ -44,7 +44,7 @@ _SHORT = 90
 """Characters: texts of a hundred thousand documents that this machine ends in minutes."""
 
 _SMALL_TURNS = 5
-"""Of the smallest corpus, which takes seconds."""
+"""Turns of the smallest corpus, which takes seconds."""
 
 _WAIT_S = (0.1, 6.0)
 Result = dict[str, Any]

@@ -55,13 +55,13 @@ class Stored:
         return found
 
     def minus(self, first: str, second: str, figure: str) -> SeedInterval:
-        """Of two methods, paired by seed."""
+        """The difference of two methods, paired by seed."""
         return paired(
             *([one[figure] for one in self.by_seed(method)] for method in (first, second))
         )
 
     def minus_by_document(self, first: str, second: str) -> Mapping[str, Interval]:
-        """Of two methods, each figure averaged over seeds, with intervals by documents."""
+        """Differences of two methods, averaged over seeds, with intervals by documents."""
         return minus_by_document(*(self._by_document(method) for method in (first, second)))
 
     def _by_document(self, method: str) -> list[ByDocument]:
@@ -93,7 +93,7 @@ class Stored:
 
 
 def stored_experiments(folder: Path) -> dict[str, Stored]:
-    """By name and budget."""
+    """Stored experiments by name and budget."""
     return {path.parent.name: Stored(path.parent) for path in sorted(folder.glob("*/result.json"))}
 
 
@@ -160,7 +160,7 @@ def _scales(stored: Stored) -> Iterator[str]:
 
 
 def _plain(stored: Stored, method_is: str, names: Sequence[str]) -> str:
-    """Of each figure, what it is and what it is less that of the reference."""
+    """Each figure, and its difference from the reference's."""
     head = (
         *(method_is, "learning rate"),
         *(text for name in names for text in (name.replace("_", " "), f"minus {stored.reference}")),
@@ -221,7 +221,7 @@ def _found_passages(stored: Stored) -> str:
 
 
 def _losses(stored: Stored) -> str:
-    """Of masked language models: loss, and how concentrated each layer is at the end."""
+    """Masked language models: loss, and how concentrated each layer is at the end."""
     last = watched_tokens(stored)[-1]
     layers = range(1, stored.result["settings"]["layers"] + 1)
     head = (
@@ -271,7 +271,7 @@ def watched_tokens(stored: Stored) -> list[int]:
 
 
 def _steps_to_target(stored: Stored) -> str:
-    """Of optimisers. Steps and seconds are of trials that reached the target, if all did."""
+    """Optimisers. Steps and seconds are of trials that reached the target, if all did."""
     lowest = (
         "lowest loss, of the first" if "lowest_loss" in stored.figures(stored.reference) else ""
     )

@@ -19,7 +19,7 @@ Judged: TypeAlias = tuple[str, str]
 Judge: TypeAlias = Callable[[Stored], Judged]
 
 WIDE_GAIN = 0.2
-"""Of accuracy: what LLN has to add to blocks for a task to show that range decides."""
+"""Accuracy that LLN has to add to blocks for a task to show that range decides."""
 GUESSES = {"matching": 0.5, "pathfinder": 0.5, "text": 0.5, "finetune": 0.5}
 
 
@@ -267,7 +267,7 @@ def scales_part(stored: Stored) -> Judged:
 
 
 _NO_LOSS = 0.05
-"""Of accuracy: an interval that ends above it shows no loss."""
+"""A loss of accuracy: an interval that ends above it shows none."""
 
 
 def prunes(rule: str) -> Judge:

@@ -123,7 +123,7 @@ def _oracle(readings: Sequence[LivingEmbedding], engine: Engine) -> list[dict[st
 def _segments_of(
     reading: LivingEmbedding, engine: Engine
 ) -> Iterator[tuple[Span, int, np.ndarray]]:
-    """Of each segment its characters, its tokens, and the vectors of its chunks."""
+    """Each segment's characters, its tokens, and the vectors of its chunks."""
     start = first = 0
     for segment in from_bytes(reading.record, engine.model).segments:
         end, last = start + segment.num_characters, first + len(segment.chunks)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 LAYERS, WIDTH, HEADS, HEAD_DIM, BLOCK = 6, 384, 12, 32, 256
-"""Of the default model, in texts over 4,096 tokens."""
+"""The default model, in texts over 4,096 tokens."""
 
 FLOP_PER_TOKEN = LAYERS * (2 * 12 * WIDTH**2 + 4 * BLOCK * WIDTH + 8 * WIDTH * HEAD_DIM)
 """Matrix products, softmax within blocks, and LLN's state and its reading."""

@@ -35,7 +35,7 @@ from engine.types import ChunkPlan
 
 SEED = 11
 CHARACTERS = 24_000
-"""Of a document that is read: some 5,000 tokens."""
+"""Characters of a document that is read: some 5,000 tokens."""
 LATE = ChunkPlan(tokens=256, context="late")
 SHARE = 0.99
 FACTORS = Path(__file__).resolve().parents[1] / "engine" / "living" / "staleness.json"
@@ -174,7 +174,7 @@ def _least_squares(relative: np.ndarray) -> np.ndarray:
 
 
 def _ratios(rows: Sequence[dict[str, Any]], stated: np.ndarray) -> dict[str, np.ndarray]:
-    """By corpus, each kept chunk's staleness over the stated one."""
+    """Each kept chunk's staleness over the stated one, by corpus."""
     found: dict[str, list[float]] = {}
     for row, bound in zip(rows, stated, strict=True):
         found.setdefault(row["corpus"], []).extend(value / bound for value in row["kept"])

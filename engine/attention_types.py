@@ -87,7 +87,7 @@ class Diagnosis:
     mode: Mode = "auto"
     sampled_rows: int = SAMPLED_ROWS
     rows_read: int = 0
-    """Of each head, wherever a row costs as much as the text is long."""
+    """Rows of each head, for instruments whose rows each cost as much as the text is long."""
 
     seed: int = 0
     quantiles: tuple[float, ...] = ()

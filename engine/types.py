@@ -285,10 +285,10 @@ class Outstanding(NamedTuple):
     """Tokens that a device has accepted and has still to read."""
 
     short: int
-    """Of texts that run in batches."""
+    """Tokens of texts that run in batches."""
 
     long: int
-    """Of texts read tile by tile or too long for a batch, and of calls."""
+    """Tokens of texts read tile by tile or too long for a batch, and of calls."""
 
     @property
     def tokens(self) -> int:

@@ -21,8 +21,8 @@ from service.fairness import read_by_then, write_timeout_at
 _ACCEPTED_EVERY_TOKENS = 16_384
 
 _NUMBERS_AT_ONCE = 131_072
-"""Of the vectors of chunks in one event. Half a megabyte over gRPC, whose clients take four by
-default; and a few milliseconds of JSON, in which the event loop does nothing else."""
+"""Numbers of the vectors of chunks in one event. Half a megabyte over gRPC, whose clients take four
+by default; and a few milliseconds of JSON, in which the event loop does nothing else."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,7 +227,7 @@ async def embed_living(
 
 
 def _check_reads_whole(request: LivingRequest) -> None:
-    """Without a record there is nothing that could be stale."""
+    """A document without a record has nothing that could be stale."""
     for name, given in (
         ("max_staleness", request.max_staleness is not None),
         ("exact", request.exact),

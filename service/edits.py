@@ -9,7 +9,7 @@ from typing import Protocol
 from engine.errors import InvalidInput
 
 MAX_EDITS = 65_536
-"""Of one text."""
+"""The most edits of one text."""
 
 
 class Edit(Protocol):

@@ -94,7 +94,7 @@ class _Open:
     """An object or a list that is being read."""
 
     names: set[str] | None
-    """Of the object so far; None for a list."""
+    """The object's names so far; None for a list."""
     place: str | int
     """The name or the index of what is being read in it."""
 

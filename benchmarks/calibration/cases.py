@@ -80,7 +80,7 @@ class Readers:
 
 
 def texts(part: Part) -> Iterator[Text]:
-    """Without end but that of the corpora, the corpora in turn."""
+    """All texts of the corpora, the corpora in turn."""
     if part == "fresh":
         return islice(_windows("final"), FINAL_TEXTS, None)
     return _windows(part)

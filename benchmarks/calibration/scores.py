@@ -39,7 +39,7 @@ _ROUNDING = 1e-7
 
 @dataclass
 class Score:
-    """Of one quantity."""
+    """How one quantity's errors hold."""
 
     count: int = 0
     within: list[int] = field(default_factory=lambda: [0, 0, 0])
@@ -73,7 +73,7 @@ class Score:
 
 
 def score_heads(view: HeadView, seed: int, only: Iterable[str] | None = None) -> dict[str, Score]:
-    """Of the heads of one layer, by reading, instrument and quantity."""
+    """The scores of the heads of one layer, by reading, instrument and quantity."""
     truth = DenseTruth(view)
     known: dict[str, Mapping[str, Floats]] = {}
     found: dict[str, Score] = {}
@@ -121,7 +121,7 @@ def _scores_of(reading: Reading, truth: Mapping[str, Floats]) -> Iterator[tuple[
 
 
 def score_values(values: Floats, errors: Floats | None, truth: Floats) -> Score:
-    """Of values with their errors, None where they are said to be exact."""
+    """The score of values with their errors; None where they are said to be exact."""
     apart = np.abs(values - truth)
     size = np.maximum(np.abs(truth), np.finfo(float).tiny)
     if errors is None:
@@ -149,7 +149,7 @@ def read_raw(path: Path) -> list[dict[str, Any]]:
 
 
 def totals(raw: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Score]:
-    """By attention and by reading, instrument and quantity, each text and attention once."""
+    """Scores by attention and by reading, instrument and quantity, each text and attention once."""
     found: dict[tuple[str, str], Score] = {}
     for entry in {(one["text"], one["attention"]): one for one in raw}.values():
         for name, stored in entry["scores"].items():

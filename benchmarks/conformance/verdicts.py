@@ -10,7 +10,7 @@ from typing import NamedTuple
 _SILENCE_S = 1.0
 """A server that says nothing for so long waits for more of the request."""
 _STATUS = re.compile(rb"HTTP/1\.1 ([2-5]\d{2}) ")
-"""Of an answer; "100 Continue" is none."""
+"""The status of an answer; "100 Continue" is not one."""
 
 
 class Address(NamedTuple):

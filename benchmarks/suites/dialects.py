@@ -146,7 +146,7 @@ async def _compare(served: Served, pair: _Pair, turns: int) -> Row:
 
 
 def _interval(theirs: np.ndarray, ours: np.ndarray) -> tuple[float, float]:
-    """Of the ratio of sums, resampled by turns."""
+    """The interval of the ratio of sums, resampled by turns."""
     drawn = np.random.default_rng(0).integers(0, len(ours), (_RESAMPLES, len(ours)))
     low, high = np.percentile(theirs[drawn].sum(1) / ours[drawn].sum(1), [2.5, 97.5])
     return float(low), float(high)

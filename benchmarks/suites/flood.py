@@ -170,7 +170,7 @@ async def _sample_memory(pid: int, flooded: _Flooded) -> None:
 
 
 def _resident_bytes(pid: int) -> int:
-    """Of the server and of the process that parses large bodies for it."""
+    """Bytes of the server and of the process that parses large bodies for it."""
     total = 0
     for process in (pid, *_children(pid)):
         try:

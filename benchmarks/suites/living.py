@@ -24,7 +24,7 @@ LENGTHS, QUICK_LENGTHS = (8_192, 65_536, 262_144), (8_192,)
 SHORTER = LENGTHS[:2]
 UPDATES, QUICK_UPDATES = 100, 5
 PLACES = (0.1, 0.3, 0.5, 0.7, 0.9)
-"""Of the paragraphs that are changed, each in the document as it was."""
+"""Places of the paragraphs that are changed, each in the document as it was."""
 APPENDED = {65_536: Target("<=", 0.10)}
 CHANGED = {65_536: Target("<=", 0.06), 262_144: Target("<=", 0.02)}
 HUNDRED = {65_536: Target("<=", 5)}

@@ -104,7 +104,7 @@ def _ratio(
 
 @cache
 def _model_alone() -> EmbeddingModel:
-    """Of a process that reads alone."""
+    """The model of a process that reads alone."""
     return load_model(config=_config(1))
 
 

@@ -182,7 +182,7 @@ class _Found:
         return lambda at: fuse([self.words[at], self.vectors[at]], k)
 
     def _reciprocal_rank(self, ranked: Ranked, wanted: str) -> float:
-        """Of a file among the files of the passages that were found."""
+        """The reciprocal rank of a file among the files of the passages that were found."""
         files = list(dict.fromkeys(self.file_of[chunk] for chunk, _ in ranked))[:CUTOFF]
         return 1 / (files.index(wanted) + 1) if wanted in files else 0.0
 

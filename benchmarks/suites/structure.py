@@ -36,7 +36,7 @@ from engine.steps import finish
 
 NUM_DOCUMENTS, NUM_QUICK = 48, 3  # of each corpus
 NUM_SEEN = 115
-"""Of the documents drawn first, 99 served to choose how /v1/structure finds boundaries, and 16 to
+"""The documents drawn first: 99 served to choose how /v1/structure finds boundaries, and 16 to
 judge it before; those left decide whether passages are read alone."""
 
 OURS = "LLN+Diag"
@@ -46,7 +46,7 @@ _CACHE_BYTES = 2**30
 MEASURES = ("Pk", "WindowDiff")
 
 Scores: TypeAlias = Mapping[str, NDArray[np.float64]]
-"""Of each method, the measures of every document: [documents, measures]."""
+"""The measures of every document, by method: [documents, measures]."""
 
 Segmenter: TypeAlias = Callable[[Sections], list[bool]]
 """Which paragraphs begin a segment."""

@@ -34,7 +34,7 @@ EFFORTS: Mapping[str, Effort] = {
 """By mode."""
 
 FEWEST_ROWS, MOST_ROWS = 2, 65_536
-"""Of a sample."""
+"""The rows that a sample may have."""
 
 MAX_SEED = 2**53 - 1
 """Every number up to it is exact in JSON."""

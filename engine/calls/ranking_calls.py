@@ -47,7 +47,7 @@ _PASSAGES = ChunkPlan(tokens=PASSAGE_TOKENS)
 _QUERY_PROMPTS = ("query",)
 _TEXT_PROMPTS = ("document", "passage")
 _COSINES_AT_ONCE = 2**22
-"""Of a query's tokens and a text's: 16 MiB."""
+"""Cosines between tokens of a query and of texts, computed together: 16 MiB."""
 _DEFAULTS = RankOptions()
 _SCORINGS: tuple[RankScoring, ...] = ("vectors", "tokens")
 

@@ -30,7 +30,7 @@ from engine.diagnostics.rows import entropy_of_probabilities
 PAPER = "Fisher Information Matrix Approximation for Attention Distribution"
 
 _ROWS_A_HEAD = 8
-"""Of the document's attention."""
+"""Rows of the document's attention that are checked."""
 
 
 def _check_definition(material: Material, generator: Generator) -> Finding:

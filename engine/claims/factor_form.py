@@ -23,10 +23,10 @@ PAPER = "Factor form of LLN attention"
 
 
 _TOKENS, _HEAD_SIZE = 200, 16
-"""Of the random heads."""
+"""The size of the random heads."""
 
 _BLOCK_SIZE = 16
-"""Of LLN+Diag."""
+"""LLN+Diag's block size."""
 
 
 class Head:

@@ -17,7 +17,7 @@ from engine.claims.softmax_model import PAPER
 HEAD_SIZES = (32, 64, 128)
 _HEAD_SIZE = 64  # where one is enough
 _TOKENS = 1024
-"""Of heads whose moments are compared with formulas."""
+"""Tokens of the heads whose moments are compared with formulas."""
 
 
 def _check_linearity(material: Material, generator: Generator) -> Finding:

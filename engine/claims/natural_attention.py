@@ -28,7 +28,7 @@ from engine.claims.natural_metric import (
 PAPER = "Natural Attention: Theoretical Foundations"
 
 _TOKENS, _WIDTH = 12, 8
-"""Of random inputs."""
+"""The size of random inputs."""
 
 
 def _attention(x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor) -> Tensor:

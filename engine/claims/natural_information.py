@@ -13,7 +13,7 @@ from engine.claims.matrices import random_attention, softmax_matrix
 from engine.diagnostics.rows import entropy_of_probabilities
 
 _TOKENS, _WIDTH = 12, 8
-"""Of the random inputs whose patterns are compared."""
+"""The size of the random inputs whose patterns are compared."""
 
 
 def check_information(material: Material, generator: Generator) -> Finding:

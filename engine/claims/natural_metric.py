@@ -10,7 +10,7 @@ from engine.claims.claim import Finding, Material, Measured
 from engine.claims.matrices import gaussian, lln_matrix, random_attention
 
 _NUM_PARAMETERS = 6
-"""Of random Fisher matrices and Hessians."""
+"""The width of random Fisher matrices and Hessians."""
 
 
 def check_conjectured_rate(material: Material, generator: Generator) -> Finding:

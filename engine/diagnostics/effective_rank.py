@@ -74,7 +74,7 @@ def _dense_singular_values(heads: HeadGroup) -> Steps[Tensor]:
 
 
 def _dense_matrix(head: HeadGroup) -> Steps[Tensor]:
-    """Of a single head: [N, N] in float64."""
+    """A single head's attention matrix: [N, N] in float64."""
     factors = (yield from head.factors()) if head.view.has_channels else None
     reader = HeadRows(head.view, factors, head.blocks)
     device = head.view.q.device

@@ -74,7 +74,7 @@ def measure_entropy(heads: HeadGroup) -> Steps[Reading]:
 
 
 def _row_entropies(heads: HeadGroup) -> Steps[Tensor]:
-    """Of all rows, or of those that are read: [H, rows]."""
+    """Entropies of all rows, or of those that are read: [H, rows]."""
     if heads.view.attention == "block_diagonal":
         return (yield from heads.block_rows()).entropy
     return (yield from heads.rows()).statistics.entropy
@@ -102,7 +102,7 @@ def mean_entropy(heads: HeadGroup) -> Steps[Estimate]:
 
 
 def _range(heads: HeadGroup) -> tuple[float, float]:
-    """Of entropies and of mutual information."""
+    """The range of entropies and of mutual information."""
     return 0.0, math.log(heads.num_tokens)
 
 

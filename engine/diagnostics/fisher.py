@@ -233,7 +233,8 @@ def _mean_spectrum(heads: HeadGroup) -> Steps[Tensor]:
 
 
 def leading_eigenvalues(a: Tensor, count: int, precision: float = _PRECISION) -> Tensor:
-    """Of diag(a) - a a^T, for a [..., N] that sums to 1: [..., count], 0 where N is smaller."""
+    """The leading eigenvalues of diag(a) - a a^T, for a [..., N] that sums to 1: [..., count], 0
+    where N is smaller."""
     largest = a.topk(min(count + 1, a.shape[-1]), dim=-1).values
     values = a.new_zeros(*a.shape[:-1], count)
     found = largest.shape[-1] - 1

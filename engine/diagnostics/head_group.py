@@ -219,7 +219,7 @@ class HeadGroup:
 
     @computed_once
     def seen_sums(self) -> Steps[SeenSums]:
-        """Of LLN+Diag: what Diag shows to every row."""
+        """Sums over the keys that Diag shows to each row, for LLN+Diag."""
         factors = yield from self.light_factors()
         assert self.blocks is not None, "LLN+Diag has blocks"
         return (yield from seen_sums_of(self.blocks, self.diag_tiles(), factors))

@@ -41,7 +41,7 @@ MIXED: Final = "mixed"
 
 LOCAL_TOKENS = 8
 NAMED_SHARE = 1 / 3
-"""Of eight shares, at most three are as large."""
+"""At most three of a row's shares can be as large."""
 
 WORD, SPECIAL, DELIMITER = 0, 1, 2
 """What a token is, in the view's `token_kinds`."""
@@ -82,7 +82,7 @@ def measure_head_kind(heads: HeadGroup) -> Steps[Reading]:
 
 
 def _shares(heads: HeadGroup, rows: Tensor) -> Steps[Tensor]:
-    """Of every row, in the order of KINDS: [kinds, H, rows]."""
+    """The shares of every row, in the order of KINDS: [kinds, H, rows]."""
     assert heads.view.token_kinds is not None, "listed in needs"
     reader = yield from heads.row_reader()
     even = 1 / heads.num_tokens

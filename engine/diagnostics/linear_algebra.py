@@ -34,7 +34,7 @@ _SLANT = 0.1
 
 
 def eigenvalues(matrices: Tensor) -> Tensor:
-    """Of every matrix of a batch, complex, on the CPU: [..., n]."""
+    """The complex eigenvalues of every matrix of a batch, on the CPU: [..., n]."""
     values: Tensor = _solve(torch.linalg.eigvals, matrices)
     return values
 

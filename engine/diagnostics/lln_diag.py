@@ -158,7 +158,7 @@ class Blocks:
 
     @property
     def num_bytes(self) -> int:
-        """Of the weights of all blocks."""
+        """Bytes of the weights of all blocks."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def tiles(self) -> Iterator[slice]:

@@ -36,8 +36,9 @@ def quantiles_quantity(
 
 
 def row_quantiles(per_row: Tensor, shares: Sequence[float], population: int) -> Estimate:
-    """Of the rows, [H, shares]. In a sample, how many of its rows lie below a quantile of the text
-    is binomial: three of its standard deviations to both sides lie three stated errors away."""
+    """Quantiles over the rows, [H, shares]. In a sample, how many of its rows lie below a quantile
+    of the text is binomial: three of its standard deviations to both sides lie three stated errors
+    away."""
     values = _quantile(per_row, shares)
     count = per_row.shape[1]
     if count == population:

@@ -40,7 +40,7 @@ class Shares(NamedTuple):
 
 
 def shares_of(states: Tensor) -> Steps[Shares]:
-    """Of states [T, W]."""
+    """The shares of states [T, W]."""
     tiles = torch.split(states, _ROWS_A_TILE)
     # Tile by tile too: torch's mean in another type than that of the states takes ten times longer.
     mean = torch.stack([rows.double().sum(0) for rows in tiles]).sum(0) / len(states)

@@ -27,7 +27,7 @@ _FLAT_UNITS = 64
 
 
 class RowStatistics(NamedTuple):
-    """Of single rows, each [H, rows]. Those of log P are over the keys that the row sees."""
+    """Statistics of single rows, each [H, rows]; of log P over the keys that the row sees."""
 
     entropy: Tensor
     log_mean: Tensor
@@ -156,7 +156,7 @@ def read_rows(heads: HeadRows, rows: Tensor) -> Steps[RowSample]:
 
 
 def row_statistics(log_p: Tensor, distance: Tensor, seen: Tensor | None = None) -> RowStatistics:
-    """Of log P [..., keys]. `seen` says which keys count, all by default."""
+    """The statistics of log P [..., keys]. `seen` says which keys count, all by default."""
     p = log_p.exp()
     if seen is not None:
         log_p = log_p.masked_fill(~seen, 0.0)
@@ -208,8 +208,8 @@ def _decile_gap(
 
 
 def sum_p_log_p(p: Tensor) -> Tensor:
-    """Of every row. The logarithm is computed in float32, which is off by a relative 1e-7 and takes
-    a fraction of the time."""
+    """The sum of p log p of every row. The logarithm is computed in float32, which is off by a
+    relative 1e-7 and takes a fraction of the time."""
     logs = p.float().clamp_min(torch.finfo(torch.float32).tiny).log_().to(p)
     total: Tensor = torch.linalg.vecdot(p, logs)
     return total

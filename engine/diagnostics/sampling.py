@@ -165,7 +165,8 @@ def standard_error(
     weights: Tensor | None = None,
     leverage: Tensor | None = None,
 ) -> Tensor:
-    """Of a weighted mean over rows drawn without replacement, from the rows' deviations [H, rows].
+    """The standard error of a weighted mean over rows drawn without replacement, from the rows'
+    deviations [H, rows].
 
     As in the jackknife, a row counts with its deviation from a fit without it, which is larger the
     more it pulled the fit towards itself (its leverage): rows of attention differ widely.

@@ -37,7 +37,7 @@ from engine.steps import Steps
 
 TOKENS_A_TILE = 1_024
 _ROWS_A_TILE = 64
-"""Of a block, for all heads: intermediate results stay in cache."""
+"""Rows of a block, for all heads: intermediate results stay in cache."""
 
 _ROWS_A_SUM = 16
 _SMALLEST_COSINE = 1e-300
@@ -54,7 +54,7 @@ def summarise(heads: HeadGroup) -> Steps[HeadSummary]:
 
 
 def measure_similarity(heads: HeadGroup) -> Steps[Reading]:
-    """Of all heads of a layer."""
+    """Every head's mean cosine with the others of its layer."""
     error = decay_error = None
     if heads.view.attention == "softmax":
         sample = yield from _read_softmax(heads)
@@ -203,8 +203,8 @@ def _add_blocks(heads: HeadGroup, tiles: _Tiles | None, products: Tensor) -> Ste
 
 
 def _products(one: Tensor, other: Tensor) -> Tensor:
-    """Of every two heads' rows [H, blocks, width, keys], a few at a time, since long sums in
-    float32 are inexact: [H, H] in float64."""
+    """Products of every two heads' rows [H, blocks, width, keys], a few at a time, since long sums
+    in float32 are inexact: [H, H] in float64."""
     num_rows = one.shape[1] * one.shape[2]
     shape = (len(one), num_rows // math.gcd(num_rows, _ROWS_A_SUM), -1)
     left, right = (rows.reshape(shape).transpose(0, 1) for rows in (one, other))

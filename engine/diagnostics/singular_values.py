@@ -26,7 +26,7 @@ MAX_SINGLE_CALL = 512
 
 _PANEL = 32
 _ENTRIES_A_STEP = 2**22
-"""Of the matrix that are read between two pauses of the reduction."""
+"""Entries of the matrix that are read between two pauses of the reduction."""
 
 _COUNTS_A_STEP = 2**21
 _BISECTIONS = 54  # halvings of the range, which leave rounding
@@ -34,7 +34,7 @@ _TINY = 1e-290
 
 
 def singular_values(matrix: Tensor) -> Steps[Tensor]:
-    """Of [N, N] in float64, which is overwritten: [N], descending."""
+    """The singular values [N], descending, of [N, N] in float64, which is overwritten."""
     if len(matrix) <= MAX_SINGLE_CALL:
         yield
         with one_thread():

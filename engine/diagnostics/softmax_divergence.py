@@ -47,7 +47,7 @@ _FEWEST_ROWS = 12
 
 
 class _Differences(NamedTuple):
-    """Of single rows: [H, rows] each."""
+    """How single rows differ: [H, rows] each."""
 
     kl: Tensor
     variation: Tensor

@@ -114,7 +114,7 @@ def _dense_spectrum(heads: HeadGroup) -> Steps[Tensor]:
 
 
 def _matrix_of(heads: HeadGroup, head: int) -> Steps[Tensor]:
-    """Of one head: [N, N]. That of a long text is not kept."""
+    """One head's attention matrix: [N, N]. A long text's is not kept."""
     if heads.has_matrix:
         return (yield from heads.matrix())[head]
     alone = HeadGroup(heads.view.only([head]), heads.effort, dtype=torch.float64)
@@ -150,7 +150,7 @@ def _exactly(spectrum: Tensor, method: str, cost: str) -> Reading:
 
 
 def _phase(second: Tensor) -> Quantity:
-    """Of an eigenvalue or its conjugate: in [0, pi]."""
+    """The phase of an eigenvalue or its conjugate: in [0, pi]."""
     return Quantity(values=floats(torch.angle(second).abs()), unit="radians")
 
 

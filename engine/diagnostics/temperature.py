@@ -125,7 +125,7 @@ def _eq_5(q: Tensor, k: Tensor) -> _Eq5:
 
 
 def _product_sums(a: Tensor, b: Tensor) -> Tensor:
-    """Of a b, a^2, b^2, a^2 b, a b^2 and a^2 b^2 over the elements [H, elements]: [6, H]."""
+    """Sums of a b, a^2, b^2, a^2 b, a b^2 and a^2 b^2 over the elements [H, elements]: [6, H]."""
     products = a * b
     pairs = ((a, b), (a, a), (b, b), (a, products), (products, b), (products, products))
     return torch.stack([torch.linalg.vecdot(x, y) for x, y in pairs])

@@ -77,7 +77,7 @@ def pooled(corpora: Sequence[Answers], seed: int = 0) -> Interval | None:
 
 
 def mean_of_means(corpora: Sequence[Answers]) -> float:
-    """Of the corpora that have questions, each counting alike; 0 if none has."""
+    """The mean over the corpora that have questions, each counting alike; 0 if none has."""
     means = [float(one.values.mean()) for one in corpora if len(one.values)]
     return float(np.mean(means)) if means else 0.0
 

@@ -132,7 +132,7 @@ LAST_SOURCES: Mapping[str, CorpusSource] = {
 """The same, added after the fresh ones were judged on."""
 
 LATER_SOURCES: Mapping[str, CorpusSource] = {**FRESH_SOURCES, **LAST_SOURCES}
-"""Of their documents the short ones are read, and pooled apart from those scored before."""
+"""Only their short documents are read, and pooled apart from those scored before."""
 
 SOURCES: Mapping[str, CorpusSource] = {**TRAINED_SOURCES, **NEW_SOURCES, **LATER_SOURCES}
 

@@ -20,7 +20,7 @@ from engine.model.embedding_model import EmbeddingModel
 
 
 def load_corpora(names: Iterable[str]) -> dict[str, Corpus]:
-    """Of what models are trained on, the held-out parts."""
+    """The corpora by name; of those that models are trained on, the held-out parts."""
     return {
         name: held_out_part(name) if name in TRAINED_SOURCES else load_corpus(name)
         for name in names

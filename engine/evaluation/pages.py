@@ -107,7 +107,7 @@ class PageText(PartlyHidden):
 
 
 def plain_title(title: str) -> str:
-    """Without its number: 9.1. System Boot is System Boot."""
+    """The title without its number: 9.1. System Boot is System Boot."""
     return _NUMBER.sub("", title.replace("¶", "")).strip()
 
 

@@ -19,7 +19,7 @@ from engine.training.encode import vectors_of
 from engine.training.token_corpus import TokenCorpus
 
 PLANTED_TOKENS = 128
-"""Of the passage that a document is found by, wherever it was planted."""
+"""Tokens of the passage that a document is found by, wherever it was planted."""
 
 
 @dataclass(frozen=True, kw_only=True)

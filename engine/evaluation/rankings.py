@@ -43,8 +43,9 @@ def quality(scores: Scores, wanted: Sequence[int], asked_of: Sequence[int]) -> R
 def clustered_standard_error(
     values: NDArray[np.float64], clusters: Sequence[int] | NDArray[np.int64]
 ) -> float | None:
-    """Of the mean of values that depend on each other within a cluster, as the queries of one
-    document do; None for a single cluster. The number of values in a cluster is as random as they.
+    """The standard error of the mean of values that depend on each other within a cluster, as the
+    queries of one document do; None for a single cluster. The number of values in a cluster is as
+    random as they.
     """
     _, place = np.unique(np.asarray(clusters), return_inverse=True)
     sums = np.bincount(place, values - values.mean())

@@ -29,7 +29,7 @@ _REPEATS = 2
 """The fastest counts: a pause caused by other work is no cost of ours."""
 
 _TIMED_LAYERS = 3
-"""Of each kind. The fastest counts for all."""
+"""Layers of each kind that are timed. The fastest counts for all."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,7 @@ def layer_figures(model: SmallEncoder, tokens: Tensor) -> Iterator[dict[str, flo
 
 
 def concentration(attention: Baseline, q: Tensor, k: Tensor) -> dict[str, float]:
-    """Of one layer's queries and keys [N, H, D]."""
+    """The concentration figures of one layer's queries and keys [N, H, D]."""
     q, k = q.double(), k.double()
     deviation = (score_variance(q, k) / q.shape[-1]).sqrt()
     matrix = attention.matrix(q, k)

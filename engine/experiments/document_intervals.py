@@ -18,7 +18,7 @@ _DIGITS = 6
 
 
 def by_document(answers: Mapping[str, Answers]) -> dict[str, list[list[float]]]:
-    """Of one figure, by corpus: each document's sum and its number of questions."""
+    """One figure by corpus: each document's sum and its number of questions."""
     found = {}
     for corpus, one in answers.items():
         counts = np.bincount(one.documents)

@@ -91,7 +91,7 @@ class SmallEncoder(nn.Module):
             x = layer(x, packed)
 
     def projections(self) -> list[nn.Linear]:
-        """Of every layer, the weights of queries, keys and values."""
+        """The weights of queries, keys and values of every layer."""
         return [layer.to_qkv for layer in self.each_layer()]
 
     def each_layer(self) -> Iterable[Layer]:

@@ -84,7 +84,7 @@ def _contents(folder: Path, name: str) -> tuple[bytes, bytes]:
 
 
 def _decoded(images: bytes, labels: bytes) -> Pictures:
-    """Of the IDX format: a header of 4 bytes and 4 for each dimension, then bytes."""
+    """Pictures in the IDX format: a header of 4 bytes and 4 for each dimension, then bytes."""
     pixels: NDArray[np.uint8] = np.frombuffer(images, np.uint8, offset=16)
     classes: NDArray[np.uint8] = np.frombuffer(labels, np.uint8, offset=8)
     return Pictures(

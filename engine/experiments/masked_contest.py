@@ -64,7 +64,8 @@ class MaskedContest:
 
     @property
     def training_bytes(self) -> int:
-        """Of the layers and, at one position of four at most, of the logits and their gradients."""
+        """Bytes of the layers and, at one position of four at most, of the logits and their
+        gradients."""
         tokens = self.budget.batch * self.source.length
         in_layers = bytes_of_layers(tokens=tokens, layers=self.layers, width=self.width)
         return in_layers + 4 * tokens * self.source.vocabulary

@@ -27,7 +27,7 @@ _MOMENTUM, _SQUARES_KEPT, _EPSILON = 0.9, 0.999, 1e-8  # AdamW's own
 Optimisers: TypeAlias = Sequence[Optimizer]
 """They step together, each its own parameters."""
 MakeOptimisers: TypeAlias = Callable[[SmallEncoder, float, float], Optimisers]
-"""Of a model, a rate and a weight decay."""
+"""Makes the optimisers of a model, from a rate and a weight decay."""
 
 
 def adamw(model: SmallEncoder, rate: float, weight_decay: float) -> Optimisers:
@@ -82,7 +82,7 @@ class NetworkFactors(NamedTuple):
 
 @torch.no_grad()
 def network_factors(x: Tensor, q: Tensor, k: Tensor) -> NetworkFactors:
-    """Of the tokens [B, N, D] that a layer reads, its queries and keys [B, N, H, d].
+    """The factors of the tokens [B, N, D] that a layer reads, its queries and keys [B, N, H, d].
 
     F_Q is (X^T X) (x) (K^T diag(c) K - Kbar^T Kbar) and F_K is (X^T diag(c) X - Xbar^T Xbar) (x)
     (Q^T Q) over N d, with patterns P, c = P^T 1, Kbar = P K and Xbar = P X.
@@ -108,7 +108,7 @@ def _spread_read(patterns: Tensor, mass: Tensor, rows: Tensor) -> Tensor:
 
 
 Step: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""Of the momentum and Adam's step of each head [H, D, d]: the step that is taken."""
+"""The step that is taken, from the momentum and Adam's step of each head [H, D, d]."""
 Bend: TypeAlias = Callable[[SideFactors], Step]
 
 

@@ -20,7 +20,7 @@ BINS = 4
 
 
 Part: TypeAlias = Literal["training", "validation", "test"]
-"""Of real data, no part shares an example with another; generated examples come of other seeds."""
+"""No two parts of real data share an example; generated examples come from different seeds."""
 
 
 class Examples(NamedTuple):

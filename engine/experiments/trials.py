@@ -37,11 +37,11 @@ class Trial:
 
 
 ByDocument: TypeAlias = Mapping[str, Mapping[str, Sequence[Sequence[float]]]]
-"""By figure and corpus: for each document the sum over its questions, and how many they are."""
+"""Each document's sum over its questions, and how many they are, by figure and corpus."""
 
 
 class Findings(NamedTuple):
-    """Of a trial that also knows its figures by document."""
+    """What a trial found, where it also knows its figures by document."""
 
     figures: Mapping[str, float]
     by_document: ByDocument

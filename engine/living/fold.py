@@ -51,7 +51,7 @@ def fold(
 
 
 def _key_of(sealed: Sequence[KeptSegment], text: str) -> SegmentKey:
-    """Of all the text that decided where these segments end."""
+    """The key of all the text that decided where these segments end."""
     start = sum(segment.num_characters for segment in sealed[:-1])
     seen = max(
         start + sealed[-1].key.seen,

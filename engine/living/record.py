@@ -65,7 +65,8 @@ class DocumentRecord:
     folded: bool = False
     """Whether all segments but the last are one, without chunks: see `fold.py`."""
     heading_format: HeadingFormat | None = None
-    """By which chunks of sections were cut; None for other chunks, and where it is not known."""
+    """The format by which chunks of sections were cut; None for other chunks, or if it is not
+    known."""
 
     @property
     def num_chunks(self) -> int:

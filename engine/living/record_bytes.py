@@ -33,7 +33,7 @@ from engine.types import Chunking, ChunkPlan, HeadingPlan, SentencePlan, Span
 from kernels.attention import LLNState
 
 VERSION = 3
-"""Of the format. A record of another version is refused."""
+"""The version of the format. A record of another version is refused."""
 
 MAX_RECORD_BYTES = 1 << 30
 

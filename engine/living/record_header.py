@@ -78,7 +78,7 @@ def _check_segment(described: Mapping[str, Any], num_views: int) -> None:
 
 
 def _check_kind(name: str, value: object, kinds: tuple[type, ...]) -> None:
-    """Of exactly these types: a boolean is no number."""
+    """Checks for exactly these types: a boolean is not a number."""
     if type(value) not in kinds:
         raise ValueError(f"{name} is a {type(value).__name__}")
 

@@ -313,6 +313,7 @@ def _moved(span: Span, by: int) -> Span:
 
 
 def _staleness_of_whole(record: DocumentRecord, staleness: Sequence[float]) -> float:
-    """By the segments' shares of the tokens. Their errors are not independent, so they add up."""
+    """The mean staleness, weighted by the segments' tokens. Their errors are not independent, so
+    they add up."""
     counts = np.array([one.num_rows for one in record.segments])
     return float((counts * np.array(staleness)).sum() / counts.sum())

@@ -31,7 +31,7 @@ SMOOTHING = 0.6
 """How much of the inputs' outliers the weights take over, from 0 to 1. Measured."""
 
 _LEAST_SHARE = 1e-3
-"""Of the mean: channels below it are smoothed no further."""
+"""The share of the mean below which channels are smoothed no further."""
 
 _TAIL = 8
 """Bytes after each quantised row: two float32, what a step stands for and the row's least value."""

@@ -57,7 +57,7 @@ _SMOOTHED = ("qkv", "ffn_in")
 _PRODUCTS = (*_SMOOTHED, "attention_out", "ffn_out")
 
 _LARGEST = torch.finfo(torch.float32).max / 8
-"""Of a product, with room for the sums on the way to it."""
+"""The largest product, with room for the sums on the way to it."""
 
 
 def quantised_weights(

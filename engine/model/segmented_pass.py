@@ -71,7 +71,7 @@ class SegmentedPass(TiledPass):
         self._outer_sinks = (first_sinks, last_sinks)
         num_layers = len(encoder.weights.layers)
         self.states_read: list[list[LLNState | None]] = [[] for _ in range(num_layers)]
-        """By layer, the states of the segments that have rows."""
+        """The states of the segments that have rows, by layer."""
         self._sinks_read: list[SequenceSinks] = []
 
     @property

@@ -24,7 +24,7 @@ _MIB = 1 << 20
 _KEPT_BYTES, _MAPPED_BYTES = 256 * _MIB, 128 * _MIB
 
 _LOWER_BY, _LOWEST = 10, 19
-"""Of Linux's nice values: ten steps leave about a tenth of a core that others want too."""
+"""Linux's nice values: ten steps leave about a tenth of a core that others want too."""
 
 _CGROUPS = Path("/sys/fs/cgroup")
 

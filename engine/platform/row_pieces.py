@@ -56,7 +56,7 @@ class Piece(NamedTuple):
 
 
 def cheapest_counts(tried: tuple[int, ...], alike: Iterable[tuple[int, ...]]) -> SteadyCounts:
-    """Of groups of counts that agree, all of which were tried, the one to use.
+    """Chooses one of several groups of counts that agree, all of which were tried.
 
     If all counts from some number on agree, so do those between them, which were not tried.
     """
@@ -70,7 +70,7 @@ def cheapest_counts(tried: tuple[int, ...], alike: Iterable[tuple[int, ...]]) ->
 
 
 def _usual_cost(steady: SteadyCounts) -> float:
-    """Of texts and batches of usual sizes, relative to what they would cost in one piece."""
+    """What texts and batches of usual sizes cost, relative to what they would cost in one piece."""
     return sum(
         weight
         * sum(piece.cost for piece in pieces(num_rows, steady))

@@ -25,7 +25,7 @@ _TOKENS_TO_TIME = 256
 """A batch of fewer tokens says little of the speed."""
 
 _WEIGHT = 0.25
-"""Of the last batch in the mean speed."""
+"""The weight of the last batch in the mean speed."""
 
 FIRST_UNIT_S = 0.1
 """How long a unit is taken to last before its kind has run at all."""

@@ -262,7 +262,7 @@ class DeviceWorker(Submitter[PayloadT, ResultT]):
                 self._rest()
 
     def _drop(self, given_up: Iterable[Entry]) -> None:
-        """Without the lock, since freeing memory takes time."""
+        """Call it without the lock: freeing memory takes time."""
         for entry in given_up:
             self._executor.drop(entry)
 

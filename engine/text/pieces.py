@@ -32,7 +32,7 @@ def pieces(text: str, max_characters: int) -> list[Span]:
 
 
 def _packed(text: str, most: int) -> Iterator[Span]:
-    """Without the white space around them."""
+    """Pieces without the white space around them."""
     start = end = 0
     for sentence in sentences(text):
         for part in _parts(text, sentence, most):

@@ -44,7 +44,7 @@ WATCHED = ("temperature", "entropy", "spectral_gap")
 """Instruments that measure the student's attention as it learns."""
 
 LayerMeans: TypeAlias = Mapping[str, Sequence[float | None]]
-"""By instrument: the mean over each layer's heads; None where no head has a reading."""
+"""The mean over each layer's heads, by instrument; None where no head has a reading."""
 
 _WATCHED_TOKENS = 1024
 _EFFORT = Effort(sampled_rows=64, max_exact_tokens=256, tolerance=0.05, max_basis=96)

@@ -32,7 +32,7 @@ class Sinks(NamedTuple):
 
 
 class Gate(NamedTuple):
-    """By which each token chooses its mix: sigmoid(weight . q + bias)."""
+    """Each token chooses its mix: sigmoid(weight . q + bias)."""
 
     weight: Tensor  # [H, D]
     bias: Tensor  # [H]
@@ -234,7 +234,7 @@ def _finite_tensor(name: str, value: float | Tensor, rows: RowsForm) -> Tensor:
 
 
 def _converted(value: Tensor, rows: RowsForm) -> Tensor:
-    """Without a call of torch where there is nothing to convert."""
+    """Calls torch only where there is something to convert."""
     if value.dtype is rows.wide_dtype and value.device == rows.device:
         return value
     return value.to(rows.device, rows.wide_dtype)

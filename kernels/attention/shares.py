@@ -37,7 +37,7 @@ def _chosen(q: Tensor, gate: Gate) -> Tensor:
 
 
 def _of_tokens(scale: Tensor, packed: PackedSequences, num_rows: int) -> Tensor:
-    """Of sequences that differ, each token's own [T, 1]."""
+    """Each token's own scale [T, 1], where those of sequences differ."""
     if scale.numel() == 1:
         return scale
     lengths = packed.cu_seqlens.diff()

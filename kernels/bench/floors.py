@@ -14,10 +14,10 @@ from kernels.bench.clocks import max_clock_hz
 from kernels.bench.measure import Clock, Shape
 
 AIM = 0.85
-"""Of the largest floor."""
+"""The share of the largest floor that a kernel should reach."""
 
 EXPONENTIALS_PER_CLOCK = 16
-"""Of a processor, on all devices from sm_80 to sm_90."""
+"""Exponentials that a processor computes, on all devices from sm_80 to sm_90."""
 
 FLOAT_BYTES = 4
 

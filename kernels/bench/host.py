@@ -35,7 +35,7 @@ from kernels.bench.report import Row
 from kernels.bench.runs import Bench
 
 ALLOWED_S = 40e-6
-"""Of a fused call."""
+"""The most time that the host may take for a fused call."""
 CALLS = 300
 NUM_HEADS = 1
 """So that a CPU's buffers are small and come from its heap. Calls do the same for any number."""

@@ -46,7 +46,7 @@ class Clock:
         return self.times(run).median
 
     def times(self, run: Run) -> Times:
-        """Of several calls, each with a cold cache on a GPU."""
+        """Times of several calls, each with a cold cache on a GPU."""
         if self.device.type == "cuda":
             return Times.of(self._on_gpu(run))
         run()
@@ -54,7 +54,8 @@ class Clock:
         return Times.of([first, *(self._once(run) for _ in range(self._repeats(first) - 1))])
 
     def times_in_a_row(self, run: Run, calls: int = 50, rounds: int = 9) -> Times:
-        """Of a call among many in a row, with a warm cache, one after the other on the device.
+        """Times of a call among many in a row, with a warm cache, one after the other on the
+        device.
 
         The calls are queued behind other work, so that the device does not wait for the host.
         """
@@ -219,7 +220,7 @@ class Shape:
 
     @property
     def keys(self) -> float:
-        """Of a token's own block, on average: the last block of a sequence may be short."""
+        """Keys of a token's own block, on average: the last block of a sequence may be short."""
         pairs = 0
         for length in self.lengths or (self.tokens,):
             blocks, rest = divmod(length, self.block_size)
@@ -277,7 +278,7 @@ class Inputs:
 
     @cached_property
     def gate(self) -> Gate:
-        """By which all tokens choose the same mix, which costs as much as any other."""
+        """A gate with which all tokens choose the same mix: it costs as much as any other."""
         weight = torch.zeros(self.shape.num_heads, self.shape.head_dim, device=self.device)
         return Gate(weight, torch.logit(self.mix))
 

@@ -58,7 +58,7 @@ class Row:
 
     @property
     def fraction(self) -> float | None:
-        """Of the best that the device can do."""
+        """The share of the best that the device can do."""
         if not self.seconds or self.floor_seconds is None:
             return None
         return self.floor_seconds / self.seconds
@@ -171,7 +171,7 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str:
-    """Of the working tree; of a plain copy what LLN_COMMIT says."""
+    """The commit of the working tree; for a plain copy, what LLN_COMMIT says."""
     if told := os.environ.get("LLN_COMMIT"):
         return told
     try:

@@ -17,7 +17,7 @@ WARP = 32
 
 @dataclass(frozen=True)
 class Device:
-    """By its maker's figures, at the clock at which 989 TFLOP/s are promised."""
+    """A device by its maker's figures, at the clock at which 989 TFLOP/s are promised."""
 
     name: str = "H100 SXM"
     processors: int = 132

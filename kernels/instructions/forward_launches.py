@@ -56,7 +56,7 @@ def _state(form: Form) -> Launch:
 
 
 def _merge(form: Form) -> Iterator[Launch]:
-    """Of each group first, then of the groups. Programs without a group end at once."""
+    """First within each group, then of the groups. Programs without a group end immediately."""
     piece = compiled_for.state_constants(form.head_dim, DTYPE, family=FAMILY, **form.flags)["PIECE"]
     of_groups = compiled_for.merge_groups_constants(form.head_dim, piece)
     constants = compiled_for.merge_constants(form.head_dim, piece)
@@ -115,7 +115,7 @@ def tile(form: Form) -> Launch:
 
 
 def _not_entered(constants: Constants) -> tuple[Body, ...]:
-    """Of the output pass, where blocks are whole and no score is far above the others."""
+    """Branches that the output pass skips: blocks are whole, no score is far above the others."""
     if constants["ONE_STEP"]:
         return (SHORT_BLOCK,)
     return (LAST_IN_BLOCK, SECOND_TIME) if constants["LIMIT"] else (LAST_STEP,)

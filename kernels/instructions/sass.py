@@ -51,7 +51,7 @@ class Instruction:
 
     @property
     def flops(self) -> float:
-        """Of tensor cores, for one warp, as so many in 16 bits: tf32 takes twice the time."""
+        """Operations of tensor cores for one warp, in 16 bits: tf32 takes twice the time."""
         found = TENSOR.match(self.name)
         if not found:
             return 0.0
@@ -76,7 +76,7 @@ class Loop:
 
 @dataclass(frozen=True)
 class Counts:
-    """Of one warp."""
+    """What one warp issues."""
 
     instructions: float
     exponentials: float
@@ -181,7 +181,7 @@ class Program:
 
 
 def parse(disassembly: str) -> Program:
-    """Of one kernel. What stands after its last instruction only fills up memory."""
+    """The program of one kernel. What follows its last instruction only fills up memory."""
     instructions: list[Instruction] = []
     labels: dict[str, int] = {}
     file, line = "", 0

@@ -25,7 +25,7 @@ TENSOR = re.compile(r"HGMMA\.64x(\d+)x")
 RESULTS_OF_TWO = ("64", "WIDE")
 BASE_SHIFT, ADDRESS_SHIFT, ADDRESS_BITS, ADDRESS_MASK = "0x18", "0x4", "0xe", "0x3fff"
 OR, EXCLUSIVE_OR = "0xfc", "0x3c"
-"""Of a LOP3's first two operands."""
+"""Truth tables of a LOP3's first two operands."""
 
 
 class Kind(Enum):
@@ -45,7 +45,7 @@ class Value(NamedTuple):
 OTHER = Value(Kind.OTHER)
 ZERO = Value(Kind.CONSTANT, 0)
 Values = dict[str, Value]
-"""By register. One that is absent has not been written on every way."""
+"""Values by register. An absent one has not been written on every path."""
 
 
 def merge(one: Values, other: Values) -> Values:

@@ -91,7 +91,7 @@ class Contents:
             self.usage.recount(sum(self._amounts(), NOTHING))
 
     def _amounts(self) -> Iterator[Amount]:
-        """Of all contents but uploads that still arrive."""
+        """Amounts of all contents but uploads that still arrive."""
         with os.scandir(self._folder) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):  # deleted meanwhile

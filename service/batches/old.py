@@ -9,7 +9,7 @@ from service.batches.database import INPUT_OF, REACHED_AT, UNFINISHED, Execute
 from service.batches.records import INPUT
 
 _AT_ONCE = 200
-"""Of each kind, since others wait meanwhile."""
+"""Entries of each kind that are removed in one go: others wait meanwhile."""
 
 _EXPIRED = f"""
 SELECT id FROM files WHERE expires_at <= ?

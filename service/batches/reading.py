@@ -23,7 +23,8 @@ class Progress(NamedTuple):
     answered: set[str]
     counts: Counts
     num_bytes: dict[Path, int]
-    """Of each file up to the first line that is not whole. What follows counts as not answered."""
+    """Each file's bytes up to the first line that is not whole. What follows counts as not
+    answered."""
 
 
 class BatchReader:

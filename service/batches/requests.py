@@ -25,7 +25,7 @@ class Request(NamedTuple):
     custom_id: str
     body: dict[str, Any]
     num_bytes: int
-    """Of its line. What it takes once it is read is a few times that."""
+    """Bytes of its line. Once it is read it takes a few times as many."""
 
 
 @dataclass(frozen=True)

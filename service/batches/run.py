@@ -37,7 +37,7 @@ _AT_ONCE = 16
 """Requests in flight: enough to fill the device's batches with short texts."""
 
 _BYTES_AT_ONCE = 32 * 1024 * 1024
-"""Of their lines together. A longer line is in flight alone."""
+"""Bytes of the lines in flight together. A longer line is in flight alone."""
 
 RETRY_S = 5.0
 _DONE = 200
@@ -47,7 +47,7 @@ _DONE = 200
 class BatchLimits:
     file_bytes: int
     stored: Amount
-    """Of uploads, and of answers."""
+    """The most that uploads and answers may take."""
     stored_batches: int
     batch_requests: int
     open_batches: int

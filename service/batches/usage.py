@@ -33,7 +33,7 @@ class Usage:
         self.kept = NOTHING
         """Files, answers that are still being written among them."""
         self.taken = NOTHING
-        """By uploads that are not files yet."""
+        """What uploads take that are not files yet."""
 
     def check(self, more: Amount, limit: Amount) -> None:
         """Raises StorageFull if all together would be more than the limit."""

@@ -19,7 +19,7 @@ from engine.errors import InvalidInput, LLNError
 from service.readers.extra import need
 
 _OBJECT_STORE_BYTES = 200 * 1024 * 1024
-"""Of an embedded Ray: some forty parts on their way. More spill to the disk."""
+"""The object store of an embedded Ray: some forty parts on their way. More spill to the disk."""
 
 _PURPOSES = {
     "worker": "embedding on a cluster",

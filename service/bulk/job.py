@@ -88,7 +88,7 @@ class BulkProgress:
     tokens: int = 0
     bytes_done: int = 0
     bytes_resumed: int = 0
-    """Of those: earlier runs', which took this one no time."""
+    """Of these, the bytes of earlier runs, which took this one no time."""
 
     bytes_total: int | None = None
     absent: set[str] = field(default_factory=set)
@@ -234,7 +234,7 @@ class _Run:
         self._under_way: dict[int, _UnderWay] = {}
         self._counting = Lock()  # rows are read in a thread
         self.numbers: list[int] = []
-        """Of all parts, in order."""
+        """The numbers of all parts, in order."""
 
         self.progress = BulkProgress(
             bytes_total=total_bytes(job.sources), absent=job.fields.asked_for

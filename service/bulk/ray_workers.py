@@ -198,7 +198,7 @@ class RayWorkers:
 
 
 class _Deaths:
-    """Of workers, by the rows that they died of."""
+    """Deaths of workers, by the rows that they died of."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[int, int] | None] = Counter()

@@ -49,10 +49,10 @@ class VectorRow:
 
     characters: Span
     tokens: int
-    """Of the whole text, special tokens included."""
+    """Tokens of the whole text, special ones included."""
 
     tokens_embedded: int
-    """Of the whole text; fewer than `tokens` only if it was truncated."""
+    """Tokens of the whole text; fewer than `tokens` only if it was truncated."""
 
     dropped: Span | None
     """The characters that truncation dropped."""

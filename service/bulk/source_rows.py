@@ -25,7 +25,7 @@ from service.readers.files import MAX_FILE_BYTES, check_size, read_bytes, read_c
 from service.repeated_fields import RepeatedName, each_once
 
 MAX_LINE_BYTES = 256 * 1024 * 1024
-"""Of a line of JSONL or text. A longer one is a bad row, and is not kept in memory."""
+"""The longest line of JSONL or text. A longer one is a bad row, and is not kept in memory."""
 
 
 def rows_of(sources: Sequence[Source], fields: Fields) -> Iterator[InputRow]:

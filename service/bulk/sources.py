@@ -118,7 +118,7 @@ def _format_of(name: str) -> Format:
 
 
 def total_bytes(sources: Sequence[Source]) -> int | None:
-    """Of all files; None if there is no telling."""
+    """The bytes of all files; None if they are not known."""
     if any(source.path is None for source in sources):
         return None
     total = 0

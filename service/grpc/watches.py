@@ -30,7 +30,7 @@ class WatchLimit:
         self._max_open = settings.max_open_requests
         self._refused = refused
         self._open: Counter[str] = Counter()
-        """By connection. A connection without watches is not in it."""
+        """Open watches by connection. A connection without watches is not in it."""
 
     @contextmanager
     def slot(self, connection: str) -> Iterator[None]:

@@ -130,7 +130,7 @@ def _quality(text: str) -> float:
 
 
 def _match(offer: str, ranges: Sequence[_Range]) -> _Match:
-    """By the most exact range that covers the offer (RFC 9110)."""
+    """The match of the most exact range that covers the offer (RFC 9110)."""
     found = _Match(0, -1, 0)
     for position, one in enumerate(ranges):
         if one.exactness > found.exactness and one.covers(offer):

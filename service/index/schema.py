@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Self
 
 VERSION = 2
-"""Of the tables. An index of another version is rebuilt."""
+"""The version of the tables. An index of another version is rebuilt."""
 
 TABLES = """
 CREATE TABLE recipe (content TEXT NOT NULL);

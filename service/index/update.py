@@ -29,7 +29,7 @@ from service.patience import patiently
 from service.readers.extracted import Extracted
 
 _MAX_CHARACTERS_AT_ONCE = 400_000
-"""Of the files that are read side by side, so that short ones share batches."""
+"""Characters of the files that are read side by side, so that short ones share batches."""
 
 _FILE_WEIGHT = 1_000
 """What a file weighs besides its characters."""
@@ -45,7 +45,7 @@ class Summary:
     unchanged: int = 0
     tokens: int = 0
     segments: int = 0
-    """Of long files with records."""
+    """Segments of long files with records."""
     segments_read: int = 0
     vectors_written: int = 0
     vectors_kept: int = 0

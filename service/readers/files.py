@@ -26,7 +26,7 @@ READERS: Mapping[str, Reader] = {
     ".xhtml": read_html,
     ".pdf": read_pdf,
 }
-"""By suffix; every other file is read as plain text."""
+"""Readers by suffix; every other file is read as plain text."""
 
 MAX_FILE_BYTES = 256 * 1024 * 1024
 """Larger files are refused unread: text of a million tokens takes a few megabytes."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 BYTES_PER_TOKEN = 4.4
-"""Of English text in a JSON body: 4.2 to 4.6 over the corpora of the benchmarks."""
+"""English text in a JSON body: 4.2 to 4.6 over the corpora of the benchmarks."""
 
 UNKNOWN_BYTES = 64 * 1024
 """Taken for a body that does not announce its length: callers stream what is long."""

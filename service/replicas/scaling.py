@@ -19,7 +19,7 @@ _COMFORT = 0.6
 def replicas_wanted(
     tokens: Iterable[float], *, current: int, tokens_each: float, least: int, most: int
 ) -> int:
-    """By the tokens that each replica has still to read."""
+    """The number of replicas, by the tokens that each has still to read."""
     outstanding = sum(tokens)
     wanted = math.ceil(outstanding / tokens_each)
     if wanted < current and outstanding > _COMFORT * tokens_each * max(current - 1, 1):

@@ -103,7 +103,7 @@ def launches_for(
 
 @lru_cache(maxsize=KEPT_FORMS)
 def launches_of(*form: Any) -> FormLaunches:
-    """Of the fields of a form, which is not made where it is known."""
+    """The launches of a form, given by its fields: a known form is not made again."""
     return FormLaunches(Form(*form))
 
 
@@ -272,7 +272,7 @@ def _span(form: Form, constants: Constants) -> Span:
 
 
 def _row_strides(**rows: Strides | None) -> Arguments:
-    """Of [T, H, D] operands, which may lie anywhere but for their channels."""
+    """Strides of [T, H, D] operands, which may lie anywhere but for their channels."""
     found: Arguments = {}
     for name, strides in rows.items():
         stride_t, stride_h = (0, 0) if strides is None else strides[:2]
@@ -286,7 +286,8 @@ def _out_stride(form: Form) -> Arguments:
 
 
 def _scale_strides(**scales: Strides | None) -> Arguments:
-    """Of operands [B, H], or [H] or [] where sequences, or heads as well, share a number."""
+    """Strides of operands [B, H], or [H] or [] where sequences, or heads as well, share a
+    number."""
     found: Arguments = {}
     for name, strides in scales.items():
         stride_b, stride_h = (0, 0, *(strides or ()))[-2:]

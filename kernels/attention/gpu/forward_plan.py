@@ -18,7 +18,7 @@ from kernels.attention.gpu.tiles import Span
 
 
 class StatePlan(NamedTuple):
-    """Of the launches that write the states of sequences that are not short."""
+    """The launches that write the states of sequences that are not short."""
 
     num_sequences: int
     programs: Grid
@@ -28,7 +28,7 @@ class StatePlan(NamedTuple):
 
 
 class TilesPlan(NamedTuple):
-    """Of the launch that answers the queries of sequences that are not short."""
+    """The launch that answers the queries of sequences that are not short."""
 
     num_sequences: int
     programs: Grid
@@ -37,7 +37,7 @@ class TilesPlan(NamedTuple):
 
 
 class ForwardPlan(NamedTuple):
-    """Of LLN+Diag: the short sequences in one launch, the others in two passes."""
+    """LLN+Diag: the short sequences in one launch, the others in two passes."""
 
     num_sequences: int
     short: Grid | None  # None where no sequence is short

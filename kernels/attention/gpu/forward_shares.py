@@ -27,7 +27,7 @@ def lln_shares(
     GATE: tl.constexpr,
     MIX_SCALE: tl.constexpr,
 ):
-    """Of every row, float32 [BM]."""
+    """LLN's share of every row, float32 [BM]."""
     if GATE:
         b_logit = times_gate(b_q, p_gate, D, BD) * LOG2_E + tl.load(p_mix) * LOG2_E
         b_share = 1.0 / (1.0 + tl.exp2(-b_logit))

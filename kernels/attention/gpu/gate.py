@@ -30,7 +30,7 @@ from kernels.attention.gpu.locate import head_and_slot, load_rows, locate, num_s
 from kernels.attention.gpu.tiles import padded_head_dim
 
 TILE_NUMBERS = 4096
-"""Of the queries that one program reads."""
+"""Numbers of the queries that one program reads."""
 
 
 class GateShares(torch.autograd.Function):

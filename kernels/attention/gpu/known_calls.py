@@ -22,7 +22,7 @@ KEPT_CALLS = 4096
 
 
 class KnownCalls:
-    """Of LLN+Diag, by `key_of`."""
+    """Calls of LLN+Diag that were checked, by `key_of`."""
 
     def __init__(self) -> None:
         self._launches: dict[Hashable, FormLaunches] = {}

@@ -27,7 +27,7 @@ MOST_ON_AXIS = 65_535
 Arguments = dict[str, Any]
 Grid = tuple[int, int, int]
 ABSENT = (None, None)
-"""Of a map, a state or sinks outside, as a kernel's arguments."""
+"""A map, a state or sinks outside that a call does not have, as a kernel's arguments."""
 _AS_IT_IS = contextlib.nullcontext()
 
 
@@ -98,7 +98,7 @@ def unit_stride(x: Tensor) -> Tensor:
 
 
 def row_arguments(**rows: Tensor | None) -> Arguments:
-    """Of [T, H, D] operands: `q=x` becomes p_q, stride_qt and stride_qh."""
+    """Arguments of [T, H, D] operands: `q=x` becomes p_q, stride_qt and stride_qh."""
     found: Arguments = {}
     for name, x in rows.items():
         stride_t, stride_h = (0, 0) if x is None else x.stride()[:2]
@@ -107,7 +107,8 @@ def row_arguments(**rows: Tensor | None) -> Arguments:
 
 
 def scale_arguments(**scales: Tensor | None) -> Arguments:
-    """Of [B, H] operands: `alpha=x` becomes p_alpha, stride_alpha_b and stride_alpha_h."""
+    """Arguments of [B, H] operands: `alpha=x` becomes p_alpha, stride_alpha_b and
+    stride_alpha_h."""
     found: Arguments = {}
     for name, x in scales.items():
         stride_b, stride_h = (0, 0) if x is None else x.stride()

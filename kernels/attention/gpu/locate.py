@@ -99,7 +99,7 @@ def locate_tile(
 
 @triton.jit
 def head_and_slot():
-    """Of a program of `programs_by_head`."""
+    """The head and slot of a program of `programs_by_head`."""
     return tl.program_id(0), tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)
 
 

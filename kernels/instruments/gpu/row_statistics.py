@@ -28,7 +28,8 @@ from kernels.instruments.question import Question, RowStatistics
 LEAST = tl.constexpr(1.2e-38)
 
 _ROWS_AND_KEYS = {16: (64, 64), 32: (64, 64), 64: (64, 32), 128: (32, 32)}
-"""Of a step, by padded head size: what fits the shared memory of every GPU we know."""
+"""Rows and keys of a step, by padded head size: what fits the shared memory of every GPU we
+know."""
 
 
 @triton.jit

@@ -38,7 +38,8 @@ _OPTIONS = frozenset(
         *("stop", "draft_num_predict"),
     }
 )
-"""Of generation and of the machine: none changes a vector here, where nothing is cut at num_ctx."""
+"""Options of generation and of the machine: none changes a vector here, where nothing is cut at
+num_ctx."""
 
 
 class OllamaRoute(JsonRoute):

@@ -269,7 +269,7 @@ async def update_document(body: UpdateBody, call: Call) -> Response:
 
 
 class KnownRecord(TypedDict, total=False):
-    """Of a document with a record, what its two routes take apart from each other."""
+    """A document with a record, as each of its two routes finds it in its own body."""
 
     text: Required[str]
     record: bytes
