@@ -106,7 +106,7 @@ def _check_range(param: str, value: int, lowest: int, highest: int) -> None:
 
 
 def _checked_quantiles(asked: Sequence[float]) -> tuple[float, ...]:
-    """In ascending order, each once."""
+    """The quantiles in ascending order, each once."""
     if len(asked) > MAX_QUANTILES:
         raise InvalidInput(
             f"quantiles must be at most {MAX_QUANTILES} numbers, got {len(asked)}",
@@ -157,7 +157,7 @@ def _readable_layers(asked: Sequence[int] | None, model: EmbeddingModel) -> tupl
 
 
 def _check_indices(param: str, asked: Sequence[int] | None, count: int) -> tuple[int, ...]:
-    """In ascending order, each once; all of them for None."""
+    """The indices in ascending order, each once; all of them for None."""
     if asked is None:
         return tuple(range(count))
     if not asked:

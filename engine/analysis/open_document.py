@@ -116,7 +116,7 @@ def breaks_before(text: str, offsets: Offsets) -> Steps[NDArray[np.int8]]:
 
 
 def _mark_headings(breaks: NDArray[np.int8], text: str, offsets: Offsets) -> None:
-    """At the first token of each heading of the text, with its markup."""
+    """Marks the first token of each heading of the text, markup included."""
     tokens = np.flatnonzero(offsets[:, 1] > offsets[:, 0])
     if not len(tokens):
         return

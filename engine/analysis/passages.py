@@ -55,7 +55,7 @@ def _passage(document: OpenDocument, start: int, end: int) -> PreparedText:
 
 
 def cohesion_of_passages(vectors: Floats, edges: Sequence[int], reach: float) -> Floats:
-    """At each inner edge, the cosine of the mean passages on both sides: of as many as have `reach`
+    """The cosine of the mean passages on both sides of each inner edge: of as many as have `reach`
     tokens, if passages weigh by the root of their length. [edges - 2]"""
     tokens = np.diff(np.asarray(edges, dtype=np.float64))
     weights = np.sqrt(tokens.clip(1, _HEAVIEST))

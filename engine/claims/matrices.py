@@ -44,7 +44,7 @@ def lln_matrix(q: Tensor, k: Tensor, alpha: float, beta: float) -> Tensor:
 
 
 def mean_row_entropy(matrix: Tensor) -> Tensor:
-    """In nats: [...] of matrices [..., N, N]."""
+    """The mean row entropy in nats: [...] of matrices [..., N, N]."""
     return entropy_of_probabilities(matrix).mean(-1)
 
 

@@ -120,7 +120,7 @@ class Reading:
 
 
 def floats(tensor: Tensor) -> Floats:
-    """On the host, in float64."""
+    """The values on the host, in float64."""
     array: Floats = tensor.double().cpu().numpy()
     return array
 

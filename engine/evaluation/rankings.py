@@ -45,7 +45,7 @@ def clustered_standard_error(
 ) -> float | None:
     """The standard error of the mean of values that depend on each other within a cluster, as the
     queries of one document do; None for a single cluster. The number of values in a cluster is as
-    random as they.
+    random as they are.
     """
     _, place = np.unique(np.asarray(clusters), return_inverse=True)
     sums = np.bincount(place, values - values.mean())

@@ -174,7 +174,7 @@ class WholeProgress:
         self._began_at = perf_counter()
 
     def report_alone(self, num_tokens: int) -> None:
-        """So many tokens were read alone."""
+        """Counts tokens that were read alone."""
         left = self._tokens_alone - num_tokens + self._tokens
         elapsed_s = perf_counter() - self._began_at
         self._send(

@@ -48,7 +48,7 @@ def by_run(
 def _runs_of(
     packed: PackedSequences, usual: int, long: LongBlock | None, device: torch.device
 ) -> tuple[BlockRun, ...]:
-    """Kept with the bounds: to look them up by thousands of numbers takes every layer a while."""
+    """Keeps the runs with the bounds: a look-up by thousands of numbers would slow every layer."""
     key = block_runs, usual, long
     if key not in packed.kept:
         packed.kept[key] = block_runs(packed.host_bounds(), usual, long, device)

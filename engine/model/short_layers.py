@@ -33,7 +33,7 @@ class ShortLayers(NamedTuple):
 
 
 def float_layers(weights: EncoderWeights) -> ShortLayers | None:
-    """In float32 or bfloat16. None if the layers are of another kind."""
+    """The layers in float32 or bfloat16; None if they are of another kind."""
     activation = FUSED.get(weights.activation)
     if activation is None:
         return None

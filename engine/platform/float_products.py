@@ -21,7 +21,7 @@ from engine.platform.row_pieces import Piece, SteadyCounts, cheapest_counts, pie
 PRODUCT = torch.ops.mkldnn._linear_pointwise
 
 ADDED = ("add",)
-"""In place of an activation: the product is added to given rows."""
+"""Stands for an activation: the product is added to given rows."""
 
 TYPICAL_ROWS = 1024
 """The number of rows to pack for. Measured: the layout chosen for it is fast for any number."""

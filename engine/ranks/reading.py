@@ -11,7 +11,7 @@ from engine.ranks.exchange import Pending
 from engine.ranks.group import Group
 
 _REASON_S = 2.0
-"""So long the reason of a broken connection has to come."""
+"""How long to wait for the reason of a broken connection."""
 
 
 class Reading:

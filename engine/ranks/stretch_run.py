@@ -157,7 +157,7 @@ class StretchRun(TiledRun):
         return []
 
     def _progress(self) -> Progress:
-        """In tokens of the whole text, supposing that the other ranks are as far."""
+        """Tokens of the whole text, supposing that the other ranks are as far."""
         own, text = super()._progress(), self._stretch_text
         share = own.tokens_done / own.tokens_total
         return replace(own, tokens_done=int(share * text.length), tokens_total=text.length)
@@ -221,7 +221,7 @@ class EmptyRun:
         return []
 
     def close(self) -> None:
-        """There is nothing to free."""
+        """Does nothing: there is nothing to free."""
 
     def _begin(self, num_layers: int) -> Pending:
         encoder, text = self._model.encoder, self._text

@@ -57,7 +57,7 @@ class EngineObserver:
         """The texts of one call came back from the device. Called in the caller's context."""
 
     def ranks_changed(self, num_present: int) -> None:
-        """So many ranks can read a document together now, the first one included."""
+        """Reports how many ranks can read a document together now, the first one included."""
 
     def rank_lost(self) -> None:
         """A rank ended, or said nothing for too long."""

@@ -40,7 +40,7 @@ class Shares(NamedTuple):
     alone: float
     opening: float
     title: float
-    """In place of the opening's, where the document has a title, told or found at its beginning."""
+    """Replaces the opening's, where the document has a title, given or found at its beginning."""
 
 
 SHARES: dict[Context, Shares] = {

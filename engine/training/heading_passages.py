@@ -12,7 +12,7 @@ from engine.training.token_corpus import TokenRange
 from engine.types import Ids
 
 SHORTEST_PASSAGE, LONGEST_PASSAGE = 24, 200
-"""In tokens. A longer section's beginning is its passage."""
+"""The most tokens of a passage. A longer section's beginning is its passage."""
 
 _MIN_SECTIONS = 3
 _MAX_HEADING_LINES = 9  # a longer paragraph above a line of marks is no heading

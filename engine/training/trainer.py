@@ -180,7 +180,7 @@ class Trainer:
         self._optimizer.step()
 
     def _check_finite(self, what: str, number: Tensor) -> None:
-        """Before the tensors change: what is saved is always worth resuming."""
+        """Call it before the tensors change, so that what is saved is always worth resuming."""
         if not bool(torch.isfinite(number)):
             raise CheckpointError(
                 f"the {what} of step {self.step} is {float(number)}; lower the rates and "

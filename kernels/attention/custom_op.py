@@ -127,7 +127,7 @@ def launches_at_once(rows: Tensor) -> bool:
 
 
 def attend_in_torch(operands: Operands, packed: PackedSequences) -> Tensor:
-    """In torch operations, differentiable as they are."""
+    """Attention in torch operations, differentiable as they are."""
     with without_autocast(operands.q):
         return _branches_in_torch(operands, packed).to(operands.q.dtype)
 

@@ -158,7 +158,7 @@ def _spread(row: Row) -> str:
 
 
 def _floors(row: Row) -> str:
-    """In milliseconds, the largest first."""
+    """Floors in milliseconds, the largest first."""
     largest_first = sorted((row.floors or {}).items(), key=lambda floor: -floor[1])
     return ", ".join(f"{name} {seconds * 1e3:.4g}" for name, seconds in largest_first)
 

@@ -71,7 +71,7 @@ class Bench:
         )
 
     def aimed(self, row: Row) -> Row:
-        """Held against the aim, on a GPU."""
+        """Compares a row with the aim, on a GPU."""
         return against(row, row.fraction, AIM) if self.large else row
 
 

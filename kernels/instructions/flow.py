@@ -30,7 +30,7 @@ class Step:
 
     @property
     def goes_on(self) -> bool:
-        """To the next instruction, at least sometimes."""
+        """Whether it continues to the next instruction, at least sometimes."""
         ends = self.name.startswith(("EXIT", "RET")) or self.target is not None
         return self.is_conditional or not ends
 
@@ -59,7 +59,7 @@ def known_before(
     after: Callable[[Step, Known], Known],
     merge: Callable[[Known, Known], Known],
 ) -> list[Known | None]:
-    """Before every step; None if there is no way to it. `merge` keeps what holds on both ways."""
+    """Values before every step; None if no path leads to it. `merge` keeps what two paths share."""
     before: list[Known | None] = [None] * len(steps)
     waiting = [(0, first)]
     while waiting:

@@ -152,7 +152,7 @@ def _sum_of_pairs(first: str, sources: Sequence[str], values: Values) -> Values:
 
 
 def _pair(source: str, values: Values) -> tuple[Value, Value]:
-    """Both words; the carry from one to the other is not followed."""
+    """Values of both words; the carry from one to the other is not followed."""
     if NUMBER.match(source):
         number = int(source, 16)
         return Value(Kind.CONSTANT, number & WORD), Value(Kind.CONSTANT, number >> 32 & WORD)

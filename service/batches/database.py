@@ -94,7 +94,7 @@ class Database:
     def page(
         self, chosen: Selection, *, after: str | None, limit: int, newest_first: bool
     ) -> tuple[list[Row], bool]:
-        """So many rows after one of them, and whether there are more. Raises ResourceNotFound."""
+        """A page of rows after one of them, and whether there are more. Raises ResourceNotFound."""
         columns, table, where, values = chosen
         order, beyond = ("DESC", "<") if newest_first else ("ASC", ">")
         start: tuple[int, ...] = ()

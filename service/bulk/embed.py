@@ -27,7 +27,7 @@ from service.patience import patiently
 _MAX_CHARACTERS_AT_ONCE = 400_000
 _LEAST_PIECE_TOKENS = 1_000
 _LEAST_PIECE_S = 0.1
-"""On a GPU, pieces of so few tokens would be more work to send than to embed."""
+"""Smaller pieces would be more work to send to a GPU than to embed."""
 _ROW_WEIGHT = 1_000  # what a row weighs besides its characters
 
 

@@ -13,7 +13,7 @@ from engine.text.titles import is_visible
 from service.bulk.rows import BadRow, InputRow, TextRow
 
 EXACT = 2**53
-"""Not all whole numbers beyond this are floats."""
+"""Floats hold every whole number up to this."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from service.readers.files import may_be_in
 log = logging.getLogger(__name__)
 
 POLL_S = 2.0
-"""Between two looks where the system does not tell."""
+"""The pause between two looks, where the system does not report changes."""
 
 
 async def changes_of(folder: Path, place: Path) -> AsyncIterator[None]:

@@ -26,7 +26,7 @@ LONG_FROM = 512
 """A request of so many tokens fills a CPU's batch, which nothing interrupts."""
 
 TILED_FROM = 1_024
-"""Where a replica has not said from which length on texts are read tile by tile."""
+"""Assumed until a replica says from which length on it reads texts tile by tile."""
 
 NEVER = 2**62
 """More tokens than any text has."""
