@@ -70,17 +70,17 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def teacher(write_checkpoint: WriteCheckpoint) -> EmbeddingModel:
     return load_model(str(write_checkpoint("bert")), config=EngineConfig(device="cpu"))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def calibration(teacher: EmbeddingModel) -> Calibration:
     plan = CalibrationPlan(block_size=16, sample_tokens=48, num_samples=4)
     return calibrate(teacher, built_in_texts()[:20], plan)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def corpus(teacher: EmbeddingModel) -> TokenCorpus:
     return TokenCorpus.of(built_in_texts()[:20], teacher.tokenizer)

@@ -4,26 +4,38 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import pytest
 
 from engine.config import EngineConfig
 from engine.errors import InvalidInput
-from engine.evaluation.corpora import (
-    LongDocuments,
-    held_out_part,
-)
+from engine.evaluation import corpora
+from engine.evaluation.corpora import SOURCES, LongDocuments, held_out_part
 from engine.evaluation.report import EvaluationPlan, Report, evaluate
 from engine.model.embedding_model import EmbeddingModel, load_model
-from engine.training.data import DATA_FILE
+from engine.training.data import DATA_FILE, Document
 from engine.training.token_corpus import TokenCorpus
 from tests.engine.evaluation.students import adapted, named
 
 if TYPE_CHECKING:
     from tests.conftest import WriteCheckpoint
+
+
+@pytest.fixture(autouse=True)
+def short_speeches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first pages of the first speeches: the whole corpus takes seconds to tokenise."""
+    source = SOURCES["speeches"]
+
+    def read() -> Iterator[Document]:
+        for speech in islice(source.read(), 60):
+            yield replace(speech, body=speech.body[:9000])
+
+    few = {**SOURCES, "speeches": replace(source, read=read)}
+    monkeypatch.setattr(corpora, "SOURCES", few)
 
 
 SMALL_PLAN = EvaluationPlan(
@@ -78,7 +90,8 @@ def test_the_whole_report(model: EmbeddingModel) -> None:
     assert found["held_out"]["speeches"]
     assert found["warnings"] == []
     assert len(found["recall_by_position"]) == 5
-    longest = TokenCorpus.of([longest_body("speeches")], model.tokenizer).longest
+    bodies = [document.body for document in held_out_part("speeches").documents]
+    longest = TokenCorpus.of(bodies, model.tokenizer).longest
     assert told == [
         "fidelity at 32 tokens",
         "fidelity at 10000000 tokens",
@@ -87,10 +100,6 @@ def test_the_whole_report(model: EmbeddingModel) -> None:
         "recall by position",
     ]
     json.dumps(found)
-
-
-def longest_body(corpus: str) -> str:
-    return max((document.body for document in held_out_part(corpus).documents), key=len)
 
 
 def test_documents_too_short_to_plant_in_cost_no_other_part(model: EmbeddingModel) -> None:

@@ -11,10 +11,8 @@ import pytest
 
 from engine.checkpoint.calibration import Calibration
 from engine.errors import InvalidInput
-from engine.evaluation import corpus_reader, readings_report
-from engine.evaluation.corpora import (
-    Corpus,
-)
+from engine.evaluation import bootstrap, corpus_reader, readings_report
+from engine.evaluation.corpora import Corpus
 from engine.evaluation.corpus_split import split_corpora
 from engine.evaluation.corpus_vectors import CorpusVectors, read_corpus
 from engine.evaluation.model_pairs import ModelPair
@@ -33,6 +31,12 @@ from engine.training.data import Document
 from engine.training.encode import vectors_of
 
 LIMITS = DocumentLimits(shortest=50, chunk=32)
+
+
+@pytest.fixture(autouse=True)
+def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report has thousands of intervals, and no test here reads their width."""
+    monkeypatch.setattr(bootstrap, "RESAMPLES", 50)
 
 
 @pytest.fixture

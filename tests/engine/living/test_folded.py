@@ -27,7 +27,7 @@ def text(count: int) -> str:
     return "\n\n".join(PARAGRAPHS[:count])
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def engine(write_checkpoint: WriteCheckpoint) -> Engine:
     return engine_of(write_checkpoint, "mean")
 

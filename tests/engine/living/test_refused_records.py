@@ -14,11 +14,17 @@ from engine.engine import Engine
 from engine.errors import InvalidInput
 from engine.living import record_bytes
 from engine.living.record_bytes import VERSION, from_bytes
-from tests.engine.living.texts import CHUNKS, TEXT
+from engine.living_types import LivingEmbedding
+from tests.engine.living.texts import TEXT
 from tests.engine.small_models import calibrated
 
 if TYPE_CHECKING:
     from tests.conftest import WriteCheckpoint
+
+
+@pytest.fixture(scope="module")
+def record(engine: Engine) -> bytes:
+    return engine.embed_document(TEXT, record=True).record
 
 
 def forged(record: bytes, **numbers: object) -> bytes:
@@ -58,8 +64,9 @@ def sealed(header: Mapping[str, object], tensors: dict[str, Tensor]) -> bytes:
         {"headings": [[1]]},
     ],
 )
-def test_forged_records_are_refused(engine: Engine, numbers: dict[str, object]) -> None:
-    record = engine.embed_document(TEXT, record=True).record
+def test_forged_records_are_refused(
+    engine: Engine, record: bytes, numbers: dict[str, object]
+) -> None:
     assert from_bytes(forged(record), engine.model).num_tokens > 0
     with pytest.raises(InvalidInput, match=r"not made by LLN"):
         from_bytes(forged(record, **numbers), engine.model)
@@ -87,8 +94,9 @@ PLAN = {"type": "fixed", "context": "late", "opening": None, "alone": None, "tok
         {"identity": []},
     ],
 )
-def test_forged_headers_are_refused(engine: Engine, values: dict[str, object]) -> None:
-    record = engine.embed_document(TEXT, record=True).record
+def test_forged_headers_are_refused(
+    engine: Engine, record: bytes, values: dict[str, object]
+) -> None:
     assert from_bytes(forged_header(record, {"chunking": PLAN}), engine.model).num_tokens > 0
     with pytest.raises(InvalidInput) as caught:
         from_bytes(forged_header(record, values), engine.model)
@@ -115,10 +123,9 @@ def test_forged_headers_are_refused(engine: Engine, values: dict[str, object]) -
     ],
 )
 def test_records_with_other_shapes_are_refused(
-    name: str, change: Callable[[Tensor], Tensor], engine: Engine
+    name: str, change: Callable[[Tensor], Tensor], engine: Engine, first: LivingEmbedding
 ) -> None:
-    record = engine.embed_document(TEXT, chunks=CHUNKS, record=True).record
-    header, tensors = record_bytes._opened(record)
+    header, tensors = record_bytes._opened(first.record)
     tensors[name] = change(tensors[name]).contiguous()
     altered = sealed(header, tensors)
     with pytest.raises(InvalidInput, match=r"not made by LLN"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -29,12 +28,14 @@ from engine.types import (
     SpanPlan,
 )
 from tests.engine.living.texts import CHUNKS, TEXT
-from tests.engine.small_models import calibrated
-
-if TYPE_CHECKING:
-    from tests.conftest import WriteCheckpoint
 
 INSERTED = "\n\nattention over long documents costs the square of their length.\n\n"
+
+
+@pytest.fixture(scope="module")
+def titled(engine: Engine) -> LivingEmbedding:
+    """The document as it was first read with a title."""
+    return engine.embed_document(TEXT, chunks=CHUNKS, title="seven wizards", record=True)
 
 
 def assert_same(one: LivingEmbedding, other: LivingEmbedding) -> None:
@@ -76,8 +77,9 @@ def test_no_segment_ends_with_a_few_tokens(engine: Engine, chunks: ChunkPlan) ->
         assert max(sizes) - min(sizes) < len(sizes)
 
 
-def test_a_kept_segment_is_stale_although_its_view_seems_the_same(engine: Engine) -> None:
-    first = engine.embed_document(TEXT, chunks=CHUNKS, record=True)
+def test_a_kept_segment_is_stale_although_its_view_seems_the_same(
+    engine: Engine, first: LivingEmbedding
+) -> None:
     update = engine.update_document(first.record, TEXT + INSERTED)
     record = from_bytes(update.record, engine.model)
     same = replace(record, views=(record.views[-1],) * len(record.views))
@@ -88,20 +90,12 @@ def test_a_kept_segment_is_stale_although_its_view_seems_the_same(engine: Engine
     assert 0 < sum(segment.view == last for segment in record.segments) < len(record.segments)
 
 
-def test_an_unchanged_document_is_not_read(engine: Engine) -> None:
-    first = engine.embed_document(TEXT, chunks=CHUNKS, record=True)
+def test_an_unchanged_document_is_not_read(engine: Engine, first: LivingEmbedding) -> None:
     assert first.segments > 3
     again = engine.update_document(first.record, TEXT)
     assert again.tokens_read == again.staleness == 0
     assert [chunk.previous for chunk in again.chunks] == list(range(len(first.chunks)))
     assert_same(again, first)
-
-
-@pytest.fixture(scope="module")
-def read_once(write_checkpoint: WriteCheckpoint) -> tuple[Engine, LivingEmbedding]:
-    """An engine, and the document that the edits below begin with."""
-    engine = Engine(calibrated(write_checkpoint("bert"), block_size=64, num_sinks=(1, 1)))
-    return engine, engine.embed_document(TEXT, chunks=CHUNKS, record=True)
 
 
 @pytest.mark.parametrize(
@@ -115,8 +109,7 @@ def read_once(write_checkpoint: WriteCheckpoint) -> tuple[Engine, LivingEmbeddin
         pytest.param(TEXT + "\n\n" + TEXT, id="twice"),
     ],
 )
-def test_an_edit_reads_what_changed(read_once: tuple[Engine, LivingEmbedding], edited: str) -> None:
-    engine, first = read_once
+def test_an_edit_reads_what_changed(engine: Engine, first: LivingEmbedding, edited: str) -> None:
     update = engine.update_document(first.record, edited)
     fresh = engine.embed_document(edited, chunks=CHUNKS, record=True)
     assert 0 < update.tokens_read < fresh.tokens
@@ -137,9 +130,8 @@ def test_an_edit_reads_what_changed(read_once: tuple[Engine, LivingEmbedding], e
     assert update.vector @ fresh.vector > 0.99
 
 
-def test_exact_is_a_fresh_reading_to_the_last_bit(engine: Engine) -> None:
+def test_exact_is_a_fresh_reading_to_the_last_bit(engine: Engine, first: LivingEmbedding) -> None:
     edited = TEXT[:9000] + INSERTED + TEXT[9000:]
-    first = engine.embed_document(TEXT, chunks=CHUNKS, record=True)
     exact = engine.update_document(first.record, edited, exact=True)
     fresh = engine.embed_document(edited, chunks=CHUNKS, record=True)
     assert_same(exact, fresh)
@@ -148,8 +140,9 @@ def test_exact_is_a_fresh_reading_to_the_last_bit(engine: Engine) -> None:
     assert exact.tokens_read == fresh.tokens_read
 
 
-def test_an_undone_edit_gives_the_first_answer_again(engine: Engine) -> None:
-    first = engine.embed_document(TEXT, chunks=CHUNKS, record=True)
+def test_an_undone_edit_gives_the_first_answer_again(
+    engine: Engine, first: LivingEmbedding
+) -> None:
     edited = engine.update_document(first.record, TEXT[:9000] + INSERTED + TEXT[9000:])
     back = engine.update_document(edited.record, TEXT)
     assert back.tokens_read < back.tokens
@@ -157,9 +150,10 @@ def test_an_undone_edit_gives_the_first_answer_again(engine: Engine) -> None:
     assert back.vector @ first.vector > 1 - 1e-5
 
 
-def test_stale_segments_are_read_again_until_none_is(engine: Engine) -> None:
+def test_stale_segments_are_read_again_until_none_is(
+    engine: Engine, first: LivingEmbedding
+) -> None:
     edited = TEXT[:9000] + INSERTED + TEXT[9000:]
-    first = engine.embed_document(TEXT, chunks=CHUNKS, record=True)
     lax = engine.update_document(first.record, edited, max_staleness=1.0)
     worst = max(chunk.staleness for chunk in lax.chunks)
     assert lax.rounds == 1
@@ -219,31 +213,30 @@ def test_a_kept_chunk_under_another_heading_is_not_as_before(engine: Engine) -> 
     assert renamed.gone == tuple(at for at in range(len(first.chunks)) if at not in left)
 
 
-def test_a_title_is_read_again_where_it_changed(engine: Engine) -> None:
-    first = engine.embed_document(TEXT, chunks=CHUNKS, title="seven wizards", record=True)
-    same = engine.update_document(first.record, TEXT, title="seven wizards")
+def test_a_title_is_read_again_where_it_changed(engine: Engine, titled: LivingEmbedding) -> None:
+    same = engine.update_document(titled.record, TEXT, title="seven wizards")
     assert same.tokens_read == 0
-    other = engine.update_document(first.record, TEXT, title="a lazy dog")
+    other = engine.update_document(titled.record, TEXT, title="a lazy dog")
     fresh = engine.embed_document(TEXT, chunks=CHUNKS, title="a lazy dog", record=True)
     assert 0 < other.tokens_read < fresh.tokens_read
     assert_same(other, fresh)
 
 
-def test_a_told_title_is_taken_away(engine: Engine) -> None:
-    first = engine.embed_document(TEXT, chunks=CHUNKS, title="seven wizards", record=True)
-    kept = engine.update_document(first.record, TEXT)
-    assert_same(kept, first)
-    without = engine.update_document(first.record, TEXT, title="")
-    assert 0 < without.tokens_read < first.tokens
+def test_a_told_title_is_taken_away(engine: Engine, titled: LivingEmbedding) -> None:
+    kept = engine.update_document(titled.record, TEXT)
+    assert_same(kept, titled)
+    without = engine.update_document(titled.record, TEXT, title="")
+    assert 0 < without.tokens_read < titled.tokens
     assert_same(without, engine.embed_document(TEXT, chunks=CHUNKS, record=True))
     with pytest.raises(InvalidInput, match="title is empty"):
-        engine.update_document(first.record, TEXT, title=" ")
+        engine.update_document(titled.record, TEXT, title=" ")
 
 
-def test_a_told_title_outlasts_chunks_that_do_not_use_it(engine: Engine) -> None:
-    first = engine.embed_document(TEXT, chunks=CHUNKS, title="seven wizards", record=True)
-    late = engine.update_document(first.record, TEXT, chunks=replace(CHUNKS, context="late"))
-    assert_same(engine.update_document(late.record, TEXT, chunks=CHUNKS), first)
+def test_a_told_title_outlasts_chunks_that_do_not_use_it(
+    engine: Engine, titled: LivingEmbedding
+) -> None:
+    late = engine.update_document(titled.record, TEXT, chunks=replace(CHUNKS, context="late"))
+    assert_same(engine.update_document(late.record, TEXT, chunks=CHUNKS), titled)
     with pytest.raises(InvalidInput, match="not used when context is late"):
         engine.update_document(late.record, TEXT, title="a lazy dog")
 
@@ -274,8 +267,9 @@ def test_a_document_beyond_the_limit_is_read_no_further() -> None:
 
 
 @pytest.mark.parametrize("other", [ChunkPlan(tokens=100), replace(CHUNKS, context="late")])
-def test_other_chunks_are_read_anew(engine: Engine, other: ChunkPlan) -> None:
-    first = engine.embed_document(TEXT, chunks=CHUNKS, record=True)
+def test_other_chunks_are_read_anew(
+    engine: Engine, first: LivingEmbedding, other: ChunkPlan
+) -> None:
     update = engine.update_document(first.record, TEXT, chunks=other)
     assert_same(update, engine.embed_document(TEXT, chunks=other, record=True))
 
@@ -327,8 +321,7 @@ def test_records_tell_no_text(engine: Engine) -> None:
     assert from_bytes(record.record, engine.model).num_chunks == len(record.chunks)
 
 
-def test_other_chunks_leave_none_of_the_record(engine: Engine) -> None:
-    first = engine.embed_document(TEXT, chunks=CHUNKS, record=True)
+def test_other_chunks_leave_none_of_the_record(engine: Engine, first: LivingEmbedding) -> None:
     update = engine.update_document(first.record, TEXT, chunks=ChunkPlan(tokens=100))
     assert update.gone == tuple(range(len(first.chunks)))
     assert all(chunk.previous is None for chunk in update.chunks)
@@ -342,8 +335,7 @@ def test_equal_segments_are_told_apart(engine: Engine) -> None:
     assert again.gone == ()
 
 
-def test_what_a_round_read_is_not_read_by_the_next(engine: Engine) -> None:
-    first = engine.embed_document(TEXT, chunks=CHUNKS, record=True)
+def test_what_a_round_read_is_not_read_by_the_next(engine: Engine, first: LivingEmbedding) -> None:
     edited = TEXT[:9000] + INSERTED * 40 + TEXT[9000:]
     loose = engine.update_document(first.record, edited)
     worst = max(chunk.staleness for chunk in loose.chunks)

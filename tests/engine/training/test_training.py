@@ -24,10 +24,10 @@ from engine.config import EngineConfig
 from engine.errors import CheckpointError, InvalidInput
 from engine.model.embedding_model import EmbeddingModel, load_model
 from engine.model.pooling import whole_texts
-from engine.training import trainer
+from engine.training import distill, trainer
 from engine.training.calibrate import CalibrationPlan
 from engine.training.convert import built_in_texts
-from engine.training.curves import smoothed
+from engine.training.curves import smoothed, write_curves
 from engine.training.data import Document
 from engine.training.distill import DistillPlan, distill_model
 from engine.training.losses import (
@@ -46,7 +46,7 @@ from engine.training.trainer import METRICS_FILE, STATE_FILE, WATCHED, Trainer
 if TYPE_CHECKING:
     from tests.conftest import WriteCheckpoint
 
-pytestmark = pytest.mark.usefixtures("little_watched")
+pytestmark = pytest.mark.usefixtures("little_watched", "without_pictures")
 
 CPU = EngineConfig(device="cpu")
 RATES: dict[Part, float] = {"scalars": 1e-2, "maps": 1e-2, "encoder": 1e-3}
@@ -200,7 +200,9 @@ def test_a_gradient_that_is_no_number_changes_nothing(
 def test_distilling_into_a_folder(
     write_checkpoint: WriteCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trainer, "_WATCHED_TOKENS", 1_024)  # as usual
+    # As usual.
+    monkeypatch.setattr(trainer, "_WATCHED_TOKENS", 1_024)
+    monkeypatch.setattr(distill, "write_curves", write_curves)
     folder = write_checkpoint("bert")
     documents = [Document(str(n), "", text) for n, text in enumerate(built_in_texts()[:20])]
     plan = DistillPlan(
