@@ -15,7 +15,7 @@ from engine.model.block_runs import block_runs
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.tiled_pass import TiledPass
 from kernels.attention import PackedSequences
-from tests.engine.model.test_tiled_pass import at_once, by_tiles, some_ids
+from tests.engine.model.readings import at_once, by_tiles, some_ids
 from tests.engine.small_models import calibrated
 
 if TYPE_CHECKING:

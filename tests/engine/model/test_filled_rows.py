@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.model.embedding_model import EmbeddingModel
 from engine.platform.row_pieces import common_count
-from tests.engine.model.test_tiled_pass import some_ids
+from tests.engine.model.readings import some_ids
 from tests.engine.precisions import BFLOAT16, INT8_FORMS
 from tests.engine.small_models import calibrated
 

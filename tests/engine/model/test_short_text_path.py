@@ -11,7 +11,7 @@ import torch
 from engine.config import EngineConfig
 from engine.model.embedding_model import EmbeddingModel, load_model
 from engine.model.encoder import short_text_path
-from tests.engine.model.test_tiled_pass import some_ids
+from tests.engine.model.readings import some_ids
 from tests.engine.precisions import BFLOAT16, INT8_FORMS, needs_reduced_int8
 from tests.engine.small_models import calibrated
 

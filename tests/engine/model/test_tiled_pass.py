@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 from engine.model.attention import LLNDiagAttention
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.encoder import Encoder
 from engine.model.layers import PostNormLayer
 from engine.model.tiled_pass import TiledPass, can_tile, tile_rows
+from tests.engine.model.readings import at_once, by_tiles, some_ids
 from tests.engine.small_models import calibrated
 
 if TYPE_CHECKING:
@@ -24,26 +23,9 @@ BLOCK = 256
 TILE = 1024
 
 
-def some_ids(length: int, vocabulary: int = 150) -> NDArray[np.int32]:
-    ids = np.random.default_rng(length).integers(5, vocabulary, length)
-    return ids.astype(np.int32)
-
-
 @pytest.fixture
 def small_model(write_checkpoint: WriteCheckpoint) -> EmbeddingModel:
     return calibrated(write_checkpoint("bert"), block_size=BLOCK, num_sinks=(1, 1))
-
-
-@torch.inference_mode()
-def at_once(encoder: Encoder, ids: NDArray[np.int32]) -> torch.Tensor:
-    return encoder(torch.from_numpy(ids.astype(np.int64)), [0, len(ids)])
-
-
-def by_tiles(encoder: Encoder, ids: NDArray[np.int32], *, keep: bool = True) -> torch.Tensor:
-    tiles = TiledPass(encoder, ids, keep_projections=keep)
-    while not tiles.is_done:
-        tiles.visit()
-    return tiles.states
 
 
 @pytest.mark.parametrize("kind", LINEAR)

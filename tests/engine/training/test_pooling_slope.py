@@ -23,7 +23,7 @@ from engine.training.encode import read_whole, unit, vectors_of
 from engine.training.model_folder import read_record, write_record
 from engine.training.student import Student, StudentPlan
 from engine.types import Ids, Span, Vector
-from tests.engine.model.test_tiled_pass import at_once, some_ids
+from tests.engine.model.readings import at_once, some_ids
 from tests.engine.small_models import calibrated
 
 if TYPE_CHECKING:
