@@ -88,14 +88,7 @@ def launch_rows_gradient(
         "scale": 1.0 / math.sqrt(head_dim),
     }
     sums = _launch_diag_rows(q, slots, common, constants)
-    d_mix = tile_beta = sink_k = sink_v = None
-    if constants["LLN"] and constants["DIAG"]:
-        d_mix = q.new_empty(num_rows, num_heads, dtype=torch.float32)
-    if constants["LLN"]:
-        tile_beta = q.new_empty(slots, num_heads, dtype=torch.float32)
-    if constants["SINKS"]:
-        shape = slots, num_heads, sum(branches.num_sinks), head_dim
-        sink_k, sink_v = q.new_empty(2, *shape, dtype=torch.float32)
+    d_mix, tile_beta, sink_k, sink_v = _buffers(q, slots, sum(branches.num_sinks), constants)
     launch(
         rows_gradient_kernel,
         programs_by_head(slots, num_heads),
@@ -122,6 +115,28 @@ def launch_rows_gradient(
             _add_to_sinks(parts, gradient, branches, span)
     d_beta = None if tile_beta is None else _add_tiles(tile_beta, branches, span)
     return d_beta, d_mix
+
+
+class _Buffers(NamedTuple):
+    """What the tiles leave behind; None where there is nothing of the kind."""
+
+    mix: Tensor | None  # float32 [T, H]
+    tile_beta: Tensor | None  # float32 [slots, H]
+    sink_k: Tensor | None  # float32 [slots, H, sinks, D]
+    sink_v: Tensor | None
+
+
+def _buffers(q: Tensor, slots: int, num_sinks: int, constants: Constants) -> _Buffers:
+    num_rows, num_heads, head_dim = q.shape
+    mix = tile_beta = sink_k = sink_v = None
+    if constants["LLN"] and constants["DIAG"]:
+        mix = q.new_empty(num_rows, num_heads, dtype=torch.float32)
+    if constants["LLN"]:
+        tile_beta = q.new_empty(slots, num_heads, dtype=torch.float32)
+    if constants["SINKS"]:
+        shape = slots, num_heads, num_sinks, head_dim
+        sink_k, sink_v = q.new_empty(2, *shape, dtype=torch.float32)
+    return _Buffers(mix, tile_beta, sink_k, sink_v)
 
 
 def _add_to_sinks(parts: Tensor, gradient: Tensor, branches: Branches, span: Span) -> None:
