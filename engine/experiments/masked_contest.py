@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -19,8 +18,8 @@ from engine.experiments.lln_scales import MATCHED
 from engine.experiments.masked_text import Masked, TextSource
 from engine.experiments.tasks import UNASKED, Part
 from engine.experiments.text_sources import digests
-from engine.experiments.token_contest import SEED_OF_EXAMPLES, WatchModel
-from engine.experiments.training import DESCRIPTION, TrainingBudget, train
+from engine.experiments.token_contest import SEED_OF_EXAMPLES, WatchModel, train_encoder
+from engine.experiments.training import DESCRIPTION, TrainingBudget
 from engine.experiments.training_memory import bytes_of_layers, check_memory
 from engine.experiments.trials import Trial
 
@@ -97,12 +96,7 @@ class MaskedContest:
         return {**figures, "last_training_loss": last, **curve}
 
     def train(self, trial: Trial, watch: WatchModel) -> tuple[SmallEncoder, float]:
-        """The model of a trial, and the mean loss of its last tenth of steps."""
-        torch.manual_seed(trial.seed)
-        model = self.model(trial.method)
-        generator = Generator().manual_seed(trial.seed)
-        next_loss = partial(self.next_loss, model, self.budget.batch, generator)
-        return model, train(model, self.budget, trial.rate, next_loss, partial(watch, model))
+        return train_encoder(self, trial, watch)
 
     def next_loss(self, model: SmallEncoder, count: int, generator: Generator) -> Tensor:
         return masked_loss(model, self.source.draw(count, generator, "training"))

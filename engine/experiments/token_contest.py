@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Generator, Tensor
@@ -28,6 +28,31 @@ WatchModel: TypeAlias = Callable[[SmallEncoder, int], bool]
 """As `training.Watch`, of the model that is trained."""
 
 SEED_OF_EXAMPLES: Mapping[Part, int] = {"validation": 1_000_003, "test": 2_000_003}
+
+
+class EncoderContest(Protocol):
+    """What training an encoder from scratch takes."""
+
+    @property
+    def budget(self) -> TrainingBudget: ...
+
+    def model(self, attention: str) -> SmallEncoder: ...
+
+    def next_loss(self, model: SmallEncoder, count: int, generator: Generator) -> Tensor: ...
+
+
+def train_encoder(
+    contest: EncoderContest, trial: Trial, watch: WatchModel
+) -> tuple[SmallEncoder, float]:
+    """The model of a trial, and the mean loss of its last tenth of steps.
+
+    The seed gives the first weights and the examples, the same for every attention kind.
+    """
+    torch.manual_seed(trial.seed)
+    model = contest.model(trial.method)
+    generator = Generator().manual_seed(trial.seed)
+    next_loss = partial(contest.next_loss, model, contest.budget.batch, generator)
+    return model, train(model, contest.budget, trial.rate, next_loss, partial(watch, model))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,16 +119,7 @@ class TokenContest:
     def train(
         self, trial: Trial, watch: WatchModel = lambda model, done: False
     ) -> tuple[SmallEncoder, float]:
-        """The model of a trial, and the mean loss of its last tenth of steps.
-
-        The seed gives the first weights and the examples, the same for every attention kind.
-        """
-        torch.manual_seed(trial.seed)
-        model = self.model(trial.method)
-        generator = Generator().manual_seed(trial.seed)
-
-        next_loss = partial(self.next_loss, model, self.budget.batch, generator)
-        return model, train(model, self.budget, trial.rate, next_loss, partial(watch, model))
+        return train_encoder(self, trial, watch)
 
     def next_loss(self, model: SmallEncoder, count: int, generator: Generator) -> Tensor:
         examples = self.task.draw(count, generator, "training")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from engine.model.encoder import Encoder
 from engine.model.pooling import PooledSpan, whole_texts
 from engine.model.weight_overrides import dense
 from engine.training.chunks import ChunkCorpus
+from engine.training.document_memory import DocumentMemory
 from engine.training.encode import pooling_of, teacher_window
 from engine.training.losses import (
     attention_loss,
@@ -33,8 +33,6 @@ from engine.training.student import Student
 from engine.training.token_corpus import Batch, TokenCorpus
 from engine.types import Precision
 
-_MAX_REMEMBERED = 512
-"""Documents of earlier steps, by source, that a query must tell from its own."""
 _ANCHOR_LENGTHS = (128, 256, 384, 512)
 _ANCHOR_TOKENS = 2048
 
@@ -259,34 +257,6 @@ def _as_precise(encoder: Encoder, precision: Precision) -> Encoder:
     if precision == "float32":
         return encoder
     return encoder.with_weights(dense(encoder.weights, {}))
-
-
-class DocumentMemory:
-    """Vectors of documents from earlier steps, by source, and the number of each one's text."""
-
-    def __init__(self) -> None:
-        self._of_source: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def of(self, source: int, vectors: Tensor, owners: Tensor) -> tuple[Tensor, Tensor]:
-        """What is remembered of a source; nothing, of the given tensors' types, at first."""
-        return self._of_source.get(source, (vectors.detach()[:0], owners[:0]))
-
-    def add(self, source: int, vectors: Tensor, owners: Tensor) -> None:
-        """Remember the latest documents first, and forget the oldest beyond the limit."""
-        earlier, earlier_owners = self.of(source, vectors, owners)
-        self._of_source[source] = (
-            torch.cat([vectors.detach(), earlier])[:_MAX_REMEMBERED],
-            torch.cat([owners, earlier_owners])[:_MAX_REMEMBERED],
-        )
-
-    def state(self) -> dict[str, Any]:
-        """For the saved state of a run."""
-        return {str(source): list(seen) for source, seen in self._of_source.items()}
-
-    def load(self, state: Mapping[str, Any], device: torch.device) -> None:
-        self._of_source = {
-            int(source): (seen[0].to(device), seen[1].to(device)) for source, seen in state.items()
-        }
 
 
 def anchor_lengths(window: int) -> list[int]:
