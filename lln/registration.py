@@ -21,5 +21,5 @@ def register() -> None:
     AutoModel.register(LLNConfig, LLNModel, exist_ok=True)
     AutoTokenizer.register(LLNConfig, PreTrainedTokenizerFast, exist_ok=True)  # type: ignore[no-untyped-call]
     AttentionInterface.register(NAME, attention_forward)
-    # The mask of flash attention says which tokens are padding, and is no matrix.
+    # The mask of flash attention says which tokens are padding, and is not a matrix.
     AttentionMaskInterface.register(NAME, flash_attention_mask)

@@ -102,7 +102,7 @@ class BodyBudget:
         return self._lane(num_bytes).num_waiting > 0
 
     async def pace(self, num_bytes: int) -> None:
-        """Waits until another piece of a large body may be read after one of so many bytes."""
+        """Waits until another piece of a large body may be read after one of this many bytes."""
         await self._pace.take(num_bytes)
 
     @contextmanager

@@ -62,7 +62,7 @@ class Tracing:
         return None
 
     def stop(self, within_s: float) -> None:
-        """Sends the remaining spans, for at most so many seconds."""
+        """Sends the remaining spans, for at most this many seconds."""
 
 
 class _NoSpan:

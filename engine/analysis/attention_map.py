@@ -159,7 +159,7 @@ def _check_count(param: str, value: int, smallest: int, largest: int) -> None:
 
 
 def _edges(span: Span, count: int) -> Tensor:
-    """The edges of so many cells, of sizes as equal as whole tokens allow: [count + 1]."""
+    """The edges of this many cells, of sizes as equal as whole tokens allow: [count + 1]."""
     steps = torch.arange(count + 1)
     return span.start + steps * (span.end - span.start) // count
 

@@ -204,7 +204,7 @@ def sums_of(states: Tensor) -> Steps[Sums]:
 
 
 def cohesion(sums: Sums, places: Tensor, reaches: Sequence[int], content: Span) -> Steps[Tensor]:
-    """At each place, with windows of at most so many tokens on either side: [reaches, places]."""
+    """At each place, with windows of at most this many tokens on either side: [reaches, places]."""
     found = [places.new_empty(len(reaches), 0, dtype=torch.float64)]
     looks_a_place = 1 + 2 * len(reaches)
     # A window ends with the content; a larger reach would overflow 64 bits.

@@ -71,7 +71,7 @@ class DocumentListCalls(DocumentRuns):
     async def cut_text(
         self, text: str, *, max_characters: int, timeout_s: float | None = None
     ) -> list[Span]:
-        """The text in pieces of whole sentences, each of at most so many characters."""
+        """The text in pieces of whole sentences, each of at most this many characters."""
         with self._counting_rejections():
             check_input(text, "text")
             steps = one_step(lambda: pieces(text, max_characters))

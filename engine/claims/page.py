@@ -32,7 +32,7 @@ allows where it says "approximately".
 is added.
 - It **fails** if it must be replaced by another statement.
 
-"What is true" says what was measured to be true; that is no proof. The last column has the \
+"What is true" says what was measured to be true; that is not a proof. The last column has the \
 paper's words ("..." where some are left out, formulas in plain text), our reading of them, and \
 how large an excess still counts as true (none means rounding, 1e-9). `flips` in `lln claims` and \
 over HTTP says what would change a verdict.

@@ -101,7 +101,7 @@ def _mean_spread(heads: HeadGroup, per_row: Tensor, points: Tensor) -> Steps[Est
 
 
 def _spread(heads: HeadGroup, points: Tensor, num_rows: int | None) -> Steps[tuple[Tensor, Tensor]]:
-    """(P Z)_i and (P |z|^2)_i - |(P Z)_i|^2, of so many rows or of all: [H, rows, W], [H, rows].
+    """(P Z)_i and (P |z|^2)_i - |(P Z)_i|^2, of the given rows or of all: [H, rows, W], [H, rows].
 
     The points have |z|^2 as their last column.
     """

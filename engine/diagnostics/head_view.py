@@ -17,7 +17,7 @@ HeadMap: TypeAlias = tuple[Tensor | None, Tensor]
 """weight [H, D, D], None for the identity, and bias [H, D]"""
 
 NON_FINITE = "non_finite"
-"""The code of the error about queries or keys that are no numbers."""
+"""The code of the error about queries or keys that are not numbers."""
 
 _TOKENS_A_TILE = 4_096
 _STATES_A_STEP = 1_024

@@ -276,7 +276,7 @@ class DiagWeightBuffer:
         num_sinks: int,
         dtype: torch.dtype,
     ) -> int:
-        """What the heads of a layer keep from one instrument to the next: LLN's factors of so many
+        """What the heads of a layer keep from one instrument to the next: LLN's factors of as many
         channels (0 for none), and Diag's weights in blocks of this size (0 for none)."""
         numbers = 2 * num_heads * num_tokens * channels
         if block_size:

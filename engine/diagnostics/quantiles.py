@@ -1,4 +1,4 @@
-"""How a quantity spreads over the rows of a head: what so many of its rows stay below.
+"""How a quantity spreads over the rows of a head: what a share of its rows stays below.
 
 A mean hides whether all rows are alike or a few are extreme. Where every row's value is known, the
 quantiles are those of the text. Where only a sample was read, they are those of the sample and have

@@ -35,7 +35,7 @@ class Estimate(NamedTuple):
 
 
 def choose_rows(view: HeadView, count: int, seed: int) -> Tensor:
-    """All rows, or so many, the same for every head: the first and the last, and between them one
+    """All rows, or this many, the same for every head: the first and the last, and between them one
     of each stretch. Ascending."""
     population, device = view.num_tokens, view.q.device
     if count >= population:

@@ -93,7 +93,7 @@ class _Budget:
         self._check(self._num_tokens)
 
     def check(self, _: int, num_tokens: int) -> None:
-        """A long chunk is being read: it has so many tokens so far, special ones included."""
+        """A long chunk is being read: it has this many tokens so far, special ones included."""
         self._check(self._num_tokens + num_tokens - self._num_special)
 
     def _check(self, num_tokens: int) -> None:

@@ -131,7 +131,7 @@ class Planner:
         return alone if alone <= self.max_bytes else plan.bytes
 
     def with_alone(self, model: EmbeddingModel, plan: Plan, *, count: int, tokens: int) -> Plan:
-        """The plan of a document, with so many texts read alone besides, of so many tokens
+        """The plan of a document, with this many texts read alone besides, of this many tokens
         together."""
         if not count:
             return plan
@@ -199,7 +199,7 @@ class Planner:
     def record_tiled(
         self, model: EmbeddingModel, tokens: int, seconds: float, *, ranks: int = 1
     ) -> None:
-        """Record how long the device spent on a tiled text, or on its part of one that so many
+        """Record how long the device spent on a tiled text, or on its part of one that this many
         ranks read."""
         tokens = -(-tokens // ranks)
         keep = self.keeps_projections(model, tokens)

@@ -263,7 +263,7 @@ def add_opening(vectors: Vector, opening: Vector, share: float) -> Vector:
 
 
 def tokenization(text: str, model: EmbeddingModel, *, max_tokens: int) -> Steps[Tokenization]:
-    """Read a text of at most so many tokens: each of them is one object of the answer."""
+    """Read a text of at most this many tokens: each of them is one object of the answer."""
 
     def check(index: int, num_tokens: int) -> None:
         if num_tokens > max_tokens:

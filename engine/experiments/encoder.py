@@ -26,7 +26,7 @@ class EncoderShape:
     vocabulary: int
     classes: int
     patch: int = 0
-    """How many numbers a token is, if it is no symbol."""
+    """How many numbers a token is, if it is not a symbol."""
     reads_neighbour: bool = False
     """Whether a token also sees the token before it, through a linear map, below all layers."""
     reads_next: bool = False

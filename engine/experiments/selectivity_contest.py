@@ -38,7 +38,7 @@ from engine.training.recipe import Stage, load_recipe
 
 _RECIPE = "passages"
 _CHARACTERS_OF_A_TOKEN = 6
-"""More than any corpus has: a document of so many characters is long enough."""
+"""More than any corpus has: a document of this many characters is long enough."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ def bytes_of_layers(*, tokens: int, layers: int, width: int) -> int:
 
 
 def check_memory(experiment: str, needed: int) -> None:
-    """Raises InsufficientMemory if a step that needs so many bytes would not fit."""
+    """Raises InsufficientMemory if a step that needs this many bytes would not fit."""
     free = free_bytes(torch.device("cpu"))
     if needed > free:
         raise InsufficientMemory(

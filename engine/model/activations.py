@@ -19,8 +19,8 @@ def activate(x: Tensor, activation: Activation | None) -> Tensor:
 
     On a CPU, torch's kernels for the logistic function, SiLU and GELU round some numbers
     differently if a row is not contiguous, or if a thread's share ends within it. Then a text's
-    vector would depend on its batch in the last bit. torch's tanh has no such problem, nor has its
-    GELU of contiguous rows.
+    vector would depend on its batch in the last bit. torch's tanh does not have this problem, nor
+    does its GELU of contiguous rows.
     """
     on_cpu = x.device.type == "cpu"
     match activation:

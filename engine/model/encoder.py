@@ -180,7 +180,7 @@ def _last(all_states: Iterator[Tensor]) -> Tensor:
 
 
 def parts_of(bounds: Sequence[int], most_rows: int) -> list[Sequence[int]]:
-    """Bounds cut into parts of so many rows, or of one sequence. Neighbours share their bound."""
+    """Bounds cut into parts of this many rows, or of one sequence. Neighbours share their bound."""
     parts, first = [], 0
     for at in range(1, len(bounds)):
         if bounds[at] - bounds[first] > most_rows and at - first > 1:

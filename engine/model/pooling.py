@@ -141,7 +141,7 @@ class SpanPools:
                 self._pools[touched[begin_there]] = partial[begin_there]
 
     def num_final(self, num_tokens: int, begin: int) -> int:
-        """How many spans in a row, from `begin` on, are complete after so many tokens."""
+        """How many spans in a row, from `begin` on, are complete after this many tokens."""
         waiting = np.flatnonzero(self._ends[begin:] > num_tokens)
         return int(waiting[0]) if len(waiting) else len(self._ends) - begin
 

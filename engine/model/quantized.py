@@ -46,7 +46,7 @@ def range_for(vectors: Vector) -> float:
 
 
 def range_of(model: ModelInfo, dimensions: int) -> float:
-    """The range of vectors that were cut to so many numbers and normalised again."""
+    """The range of vectors that were cut to this many numbers and normalised again."""
     return min(1.0, model.int8_range * sqrt(model.dim / dimensions))
 
 

@@ -249,7 +249,7 @@ class TiledPass:
 
 
 def kept_bytes(encoder: Encoder, num_tokens: int, *, keep_projections: bool) -> int:
-    """Bytes that a pass over so many tokens holds between its visits."""
+    """Bytes that a pass over this many tokens holds between its visits."""
     weights = encoder.weights
     numbers = weights.state_dtype.itemsize
     if keep_projections:
@@ -263,7 +263,7 @@ def can_tile(encoder: Encoder) -> bool:
 
 
 def tile_rows(encoder: Encoder, num_tokens: int) -> int:
-    """Rows per tile for a text of so many tokens: whole blocks, so no block is in two tiles."""
+    """Rows per tile for a text of this many tokens: whole blocks, so no block is in two tiles."""
     wanted = CPU_TILE_ROWS if encoder.device.type == "cpu" else GPU_TILE_ROWS
     block = block_size(encoder, num_tokens)
     return max(block, wanted // block * block, _fewest_rows(encoder, num_tokens))

@@ -19,7 +19,7 @@ _NONE = range(0)
 
 
 _STEPS: Final = ((32, 8), (256, 16), (1024, 32))
-"""Up to so many rows, counts are multiples of so much."""
+"""Up to this many rows, counts are multiples of this."""
 _LARGEST_STEP = 64
 
 

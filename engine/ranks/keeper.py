@@ -118,7 +118,7 @@ class Keeper:
             self._lose(member, "its process ended or its connection broke")
             return
         except Exception as error:  # what a rank of another version may send
-            self._lose(member, f"it sent what is no message: {error!r}")
+            self._lose(member, f"it sent something that is not a message: {error!r}")
             return
         if message is None:
             return

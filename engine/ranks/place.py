@@ -120,7 +120,7 @@ class RankPlace:
 
 
 def check_devices(config: EngineConfig, num_ranks: int, *, num_gpus: int | None = None) -> None:
-    """Raises InvalidInput if so many ranks on this machine have more than its GPUs."""
+    """Raises InvalidInput if this many ranks on this machine have more than its GPUs."""
     if num_gpus is None:
         num_gpus = torch.cuda.device_count()
     wants_gpus = config.device.startswith("cuda") or (config.device == "auto" and num_gpus > 0)

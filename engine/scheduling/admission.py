@@ -41,7 +41,7 @@ class QueueLimits:
         self.call_rate = Throughput()
 
     def check(self, requests: Sequence[Request[Any]], later_tokens: int = 0) -> None:
-        """Raise QueueFull unless there is room for all of these texts and for so many tokens that
+        """Raise QueueFull unless there is room for all of these texts and for this many tokens that
         follow them, or for all of these calls."""
         if any(request.is_call for request in requests):
             self._check_calls()

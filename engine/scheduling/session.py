@@ -93,7 +93,7 @@ class Session(Submitter[PayloadT, ResultT]):
         *,
         later_tokens: int = 0,
     ) -> list[asyncio.Future[TimedResult[ResultT]]]:
-        """Queue the requests. The first part is refused unless there is also room for so many
+        """Queue the requests. The first part is refused unless there is also room for this many
         tokens of later parts."""
         futures = self._admit(requests, timeout_s, self._has_begun, later_tokens)
         self._has_begun = True

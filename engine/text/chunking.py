@@ -131,7 +131,7 @@ def needs_content(plan: Chunking | None) -> bool:
 
 
 def plan_chunks(num_content_tokens: int, plan: ChunkPlan) -> list[Span]:
-    """Fixed chunks of so many content tokens, counted from 0.
+    """Fixed chunks of this many content tokens, counted from 0.
 
     Every token is in a chunk. The last chunk has at least one token that is in no other.
     """

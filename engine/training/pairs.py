@@ -79,7 +79,7 @@ class PairCorpus:
         )
 
     def _findable_documents(self, shortest: int) -> list[list[int]]:
-        """The documents of at least so many tokens that a query can find, by source."""
+        """The documents of at least this many tokens that a query can find, by source."""
         if shortest not in self._findable:
             self._findable[shortest] = self._numbers(
                 lambda one: one.can_be_found and len(one.body) >= shortest

@@ -161,7 +161,7 @@ def parse_stages(items: object) -> tuple[Stage, ...]:
 
 
 def _as_tuple(value: Any) -> Any:
-    """JSON has lists only. `Stage` rejects what is no list."""
+    """JSON has lists only. `Stage` rejects what is not a list."""
     return tuple(value) if isinstance(value, list) else value
 
 

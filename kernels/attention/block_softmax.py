@@ -20,7 +20,7 @@ from kernels.attention.ragged import BlockBatch, block_batches, gather_each, sca
 _PACKED_COLUMNS = 64
 """Heads of a multiple of these are packed by torch's fused attention where that pays."""
 _ROWS_ALWAYS_PACKED = 64
-"""For so many rows of a thread it packs, whatever the batch is."""
+"""For this many rows of a thread it packs, whatever the batch is."""
 
 
 class OutsideSinks(NamedTuple):

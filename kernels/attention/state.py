@@ -22,7 +22,7 @@ class LLNState(NamedTuple):
 
 
 def empty_state(rows: Tensor, num_sequences: int, value_dtype: torch.dtype) -> LLNState:
-    """Uninitialised states of so many sequences."""
+    """Uninitialised states of this many sequences."""
     _, num_heads, head_dim = rows.shape
     return LLNState(
         rows.new_empty(num_sequences, num_heads, head_dim, dtype=torch.float32),

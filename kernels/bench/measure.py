@@ -116,7 +116,7 @@ def _more_than_the_cache(device: torch.device) -> Tensor:
 
 
 def _host_seconds(run: Run, calls: int) -> float:
-    """How long the host takes to queue so many calls."""
+    """How long the host takes to queue this many calls."""
     torch.cuda.synchronize()
     started_at = perf_counter()
     for _ in range(calls):
@@ -215,7 +215,7 @@ class Shape:
     lengths: tuple[int, ...] = ()  # of the sequences; one of all tokens if there are none
 
     def bytes_of(self, tensors: float, dtype: torch.dtype) -> float:
-        """Size of so many tensors of this shape."""
+        """Size of this many tensors of this shape."""
         return tensors * self.tokens * self.num_heads * self.head_dim * dtype.itemsize
 
     @property
@@ -228,7 +228,7 @@ class Shape:
         return pairs / self.tokens
 
     def product_flops(self, columns: float) -> float:
-        """Operations that multiply every row by so many columns."""
+        """Operations that multiply every row by this many columns."""
         return 2.0 * self.tokens * self.num_heads * self.head_dim * columns
 
 

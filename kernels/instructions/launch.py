@@ -23,7 +23,7 @@ class Launch:
     rounds: Mapping[str, float] = field(default_factory=dict)  # by the loop's variable
     skipped: tuple[Body, ...] = ()
     once: tuple[Body, ...] = ()  # in one round of their loop
-    scores: int = 0  # that a token has in all softmaxes: so many exponentials at least
+    scores: int = 0  # that a token has in all softmaxes: this many exponentials at least
 
     @property
     def name(self) -> str:

@@ -66,7 +66,7 @@ class Contents:
                 self.usage.change(before, _amount(path))
 
     def cut(self, path: Path, num_bytes: int) -> None:
-        """Keeps so many bytes of the contents, and no more."""
+        """Keeps this many bytes of the contents, and no more."""
         with self.changing(path):
             if _amount(path).num_bytes > num_bytes:
                 os.truncate(path, num_bytes)

@@ -56,7 +56,7 @@ def delete_old(execute: Execute, now: float, kept_s: float | None) -> Deleted:
 
 
 def delete_without_files(execute: Execute, most: int) -> int:
-    """Deletes up to so many of the oldest finished batches that have no answers, or none any more.
+    """Deletes at most `most` of the oldest finished batches that have no answers, or none any more.
     Returns their number."""
     return execute(f"DELETE FROM batches WHERE number IN ({_WITHOUT_FILES})", (most,)).rowcount
 

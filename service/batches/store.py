@@ -124,7 +124,7 @@ class BatchStore:
             append(path, *pieces)
 
     def cut(self, path: Path, num_bytes: int) -> None:
-        """Keeps so many bytes of the answers of a batch, and no more. Raises OSError."""
+        """Keeps this many bytes of the answers of a batch, and no more. Raises OSError."""
         self._contents.cut(path, num_bytes)
 
     # Batches.
@@ -173,7 +173,7 @@ class BatchStore:
         return list(map(_batch, self._db.rows(query)))
 
     def make_room(self, most: int) -> None:
-        """Makes room for one more batch, with at most so many. Raises StorageFull."""
+        """Makes room for one more batch, with at most this many. Raises StorageFull."""
         with self._db.transaction() as execute:
             number = execute("SELECT COUNT(*) FROM batches").fetchone()[0]
             if number >= most:

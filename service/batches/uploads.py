@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 class Uploads:
     def __init__(self, store: BatchStore, limit: Amount) -> None:
-        """All files and uploads together are at most so many, and hold at most so many bytes."""
+        """`limit` is of the number and of the bytes of all files and uploads together."""
         self._store = store
         self._limit = limit
         self._threads = ThreadPoolExecutor(_THREADS, "lln-uploads")
@@ -32,8 +32,8 @@ class Uploads:
 
     @asynccontextmanager
     async def begin(self, announced_bytes: int) -> AsyncIterator[Upload]:
-        """An upload, refused if so many bytes do not fit now, or if too many arrive. It takes room
-        only as it arrives: callers that announce much and send nothing would keep all others out.
+        """An upload, refused if its bytes do not fit now, or if too many uploads arrive. It takes
+        room only as it arrives: callers that announce much and send nothing would keep all others out.
         Nothing is left of it unless it is kept, however this ends."""
         self._store.usage.check(Amount(announced_bytes, 1), self._limit)
         async with self._arriving.place() as arrival:
@@ -66,7 +66,7 @@ class Upload:
         await self._in_thread(self._open)
 
     def reach(self, num_bytes: int) -> None:
-        """Takes what is missing to so many bytes."""
+        """Takes what is missing to this many bytes."""
         self._arrival.num_bytes = num_bytes
         missing = num_bytes - self._taken.num_bytes
         if missing > 0:
@@ -82,7 +82,7 @@ class Upload:
         await self._in_thread(self._contents.write, data)
 
     async def keep(self, file: StoredFile) -> None:
-        """Makes it a file. It is one or is none when this returns, however it ends."""
+        """Makes it a file. However this ends, it then is a whole file or none."""
         self._arrival.ends()
         await self._in_thread(self._keep, file)
 

@@ -71,7 +71,7 @@ class OneEngine:
 
 
 def piece_cost_of(num_at_once: int) -> int:
-    """What a piece may cost where so many stretches are embedded at once: a kill of all of them
+    """What a piece may cost where this many stretches are embedded at once: a kill of all of them
     repeats an eighth of a part."""
     return max(_LEAST_PIECE_TOKENS, parts.PART_TOKENS // (8 * num_at_once))
 

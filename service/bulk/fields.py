@@ -36,7 +36,7 @@ class Fields:
 
 
 def row_of(found: Mapping[str, Any], name: str, fields: Fields, size: int) -> InputRow:
-    """A row with a text, or the reason why it is none."""
+    """A row with a text, or the reason why it is not one."""
     row_id = _id_of(found.get(fields.id), name)
     text = found.get(fields.text)
     problem = _problem(found, text, fields)

@@ -24,7 +24,7 @@ from service.files import whole_file
 
 PART_TOKENS = 50_000
 PART_ROWS = 512
-"""A part has at most so many rows, and so many tokens by estimate."""
+"""A part has at most this many rows, and this many tokens by estimate."""
 
 
 def split(rows: Iterable[InputRow]) -> Iterator[Part]:

@@ -221,7 +221,7 @@ class LLNClient:
 
 
 def _texts_in(inputs: Any) -> list[str]:
-    """Raises TypeError for what would pass as texts and is none: the names of a dict, and numbers,
+    """Raises TypeError for what would pass as texts and is not: the names of a dict, and numbers,
     which the server takes for the token ids of one text."""
     if isinstance(inputs, str):
         return [inputs]

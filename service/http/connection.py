@@ -273,7 +273,7 @@ def _in_origin_form(request: h11.Request) -> h11.Request:
         return request  # refused as a method that no route has
     absolute = _ABSOLUTE_FORM.fullmatch(target)
     if absolute is None:
-        raise h11.RemoteProtocolError("the target is no path")
+        raise h11.RemoteProtocolError("the target is not a path")
     host, path = absolute.groups()
     _check_authority(host, "the target")
     if not path.startswith(b"/"):

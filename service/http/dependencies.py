@@ -65,7 +65,7 @@ async def _timeout_s(
     settings: Annotated[Settings, Depends(_settings)],
     x_request_timeout_ms: Annotated[
         str | None,
-        Header(description="Give up after so many milliseconds."),
+        Header(description="Give up after this many milliseconds."),
         WithJsonSchema({"type": "string", "pattern": "^[1-9][0-9]{0,11}$"}),
     ] = None,
 ) -> float:

@@ -1,4 +1,4 @@
-"""Lists in OpenAI's pages: so many items after one of them."""
+"""Lists in OpenAI's pages: this many items after one of them."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from typing import Any
 from service.replicas.price import Price
 
 LONG_FROM = 512
-"""A request of so many tokens fills a CPU's batch, which nothing interrupts."""
+"""A request of this many tokens fills a CPU's batch, which nothing interrupts."""
 
 TILED_FROM = 1_024
 """Assumed until a replica says from which length on it reads texts tile by tile."""

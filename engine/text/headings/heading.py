@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 MAX_TITLE = 500
-"""Characters. A longer one is no title, and every passage below would repeat it."""
+"""Characters. A longer one is not a title: every passage below would repeat it."""
 
 
 class Heading(NamedTuple):

@@ -98,7 +98,7 @@ def weigh_channels(
     if BIAS:
         b_offset -= beta * tl.load(p_bias + o_c, mask=m_c, other=0.0)
     b_kappa = tl.exp2(beta * b_x - b_offset[None, :])
-    # A row of zeros beyond the tile is no key: its share could exceed 1 and overflow.
+    # A row of zeros beyond the tile is not a key: its share could exceed 1 and overflow.
     return b_x, tl.where(m_rows[:, None], b_kappa, 0.0)
 
 

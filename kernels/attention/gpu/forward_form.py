@@ -56,7 +56,7 @@ class Form(NamedTuple):
     k_weight: bool
     k_bias: bool
     state: torch.dtype | None  # of kappa V; None without LLN
-    short: int  # sequences of at most so many tokens take a launch of their own
+    short: int  # sequences of at most this many tokens take a launch of their own
     gate: bool
     mix_scale: Strides | None  # of sequences, where they differ in it
 

@@ -224,7 +224,7 @@ def lln_diag_kernel(
     first_sinks,
     last_sinks,
     num_outside,
-    short,  # sequences of at most so many tokens have their own kernel
+    short,  # sequences of at most this many tokens have their own kernel
     scale,  # log2(e) / sqrt(D)
     stride_qt,
     stride_qh,

@@ -200,7 +200,7 @@ def lln_state_kernel(
     p_parts,  # out: what other pieces leave behind, float32 [slots, H, D + 2, D]
     num_sequences,
     num_heads,
-    short,  # sequences of at most so many tokens have their own kernel
+    short,  # sequences of at most this many tokens have their own kernel
     stride_kt,
     stride_kh,
     stride_vt,

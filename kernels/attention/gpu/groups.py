@@ -16,7 +16,7 @@ import triton.language as tl
 from kernels.attention.gpu.locate import first_slot, locate, num_slots
 
 ONE_LEVEL = 16
-"""Up to so many pieces are added in one level: a second would save less than its launch costs."""
+"""Up to this many pieces are added in one level: a second would save less than its launch costs."""
 
 DOUBLINGS = tl.constexpr(12)
 """No more are needed for pieces of 64 tokens, in as many tokens as 32 bits count."""

@@ -116,11 +116,11 @@ WHOLE = 1 << 30
 """The size of a block that holds any sequence."""
 
 SHORT_TOKENS = 256
-"""Sequences of at most so many tokens take one launch: one program sums and reads the state."""
+"""Sequences of at most this many tokens take one launch: one program sums and reads the state."""
 
 
 TALL_ROWS = 128
-"""Rows of a tile of the output pass, in blocks of at least so many tokens, small heads, 16 bits."""
+"""Rows of a tile of the output pass, in blocks of at least as many tokens, small heads, 16 bits."""
 
 
 def short_tokens(head_dim: int) -> int:

@@ -102,7 +102,7 @@ class JinaBody(Body):
 
 
 def _text(item: Any, param: str) -> Any:
-    """The text of an object. What is none is left to others to check."""
+    """The text of an object. Anything else is left to others to check."""
     if not isinstance(item, dict):
         return item
     if (medium := next((name for name in _MEDIA if name in item), None)) is not None:

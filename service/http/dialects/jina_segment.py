@@ -36,8 +36,8 @@ class SegmentBody(Body):
     return_tokens: bool | None = False
     return_chunks: bool | None = False
     max_chunk_length: AtLeastOne | None = Field(None, description="In characters (1,000).")
-    head: AtLeastOne | None = Field(None, description="Only the first tokens, so many of them.")
-    tail: AtLeastOne | None = Field(None, description="Only the last tokens, so many of them.")
+    head: AtLeastOne | None = Field(None, description="Only the first tokens, this many of them.")
+    tail: AtLeastOne | None = Field(None, description="Only the last tokens, this many of them.")
 
     def check(self) -> None:
         for name in ("head", "tail"):

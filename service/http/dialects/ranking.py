@@ -35,7 +35,7 @@ class RerankBody(Body):
         None, description="Accepted; a document is read whole, and scored by its best passage."
     )
     max_tokens_per_doc: AtLeastOne | None = Field(
-        None, description="Longer documents are cut to so many tokens."
+        None, description="Longer documents are cut to this many tokens."
     )
     max_tokens_per_query: Any = None
     truncate_prompt_tokens: Whole | None = Field(

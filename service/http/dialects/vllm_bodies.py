@@ -26,7 +26,7 @@ class PoolingFields(Body):
     priority: Whole | None = Field(None, description="Accepted; not used.")
     cache_salt: str | None = Field(None, description="Accepted; nothing is cached.")
     truncate_prompt_tokens: Whole | None = Field(
-        None, description="Cut texts to so many tokens; -1 cuts at the model's limit."
+        None, description="Cut texts to this many tokens; -1 cuts at the model's limit."
     )
     truncation_side: Literal["left", "right"] | None = None
     use_activation: bool | None = Field(None, description="Whether vectors are normalised.")

@@ -27,7 +27,7 @@ class RankBody(Body):
     query: Text
     documents: list[DocumentValue]
     model: str | None = Field(None, description="One of GET /v1/models; the first when absent.")
-    top_n: AtLeastOne | None = Field(None, description="Answer only so many, the best ones.")
+    top_n: AtLeastOne | None = Field(None, description="Answer only this many, the best ones.")
     return_documents: bool = Field(False, description="Repeat the documents in the answer.")
     scoring: Scoring = RankOptions.scoring
     truncate: Literal["error", "start", "end"] = RankOptions.truncate

@@ -1,4 +1,4 @@
-"""Answers about tokens, and what a text of so many would take."""
+"""Answers about tokens, and what a text of a given length would take."""
 
 from __future__ import annotations
 
