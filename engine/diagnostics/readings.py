@@ -58,8 +58,8 @@ class Effort:
     """Seed of the sampled rows and of the iteration's first vectors: same text, same reading."""
 
     quantiles: tuple[float, ...] = ()
-    """Shares of the rows: instruments with a value for each row also say what value each share stays
-    below."""
+    """Shares of the rows: instruments with a value for each row also say what value each share
+    stays below."""
 
     def __post_init__(self) -> None:
         for limit in fields(self):

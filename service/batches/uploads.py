@@ -33,8 +33,8 @@ class Uploads:
     @asynccontextmanager
     async def begin(self, announced_bytes: int) -> AsyncIterator[Upload]:
         """An upload, refused if its bytes do not fit now, or if too many uploads arrive. It takes
-        room only as it arrives: callers that announce much and send nothing would keep all others out.
-        Nothing is left of it unless it is kept, however this ends."""
+        room only as it arrives: callers that announce much and send nothing would keep all others
+        out. Nothing is left of it unless it is kept, however this ends."""
         self._store.usage.check(Amount(announced_bytes, 1), self._limit)
         async with self._arriving.place() as arrival:
             upload = Upload(self._store, self._limit, self._threads, arrival)

@@ -63,8 +63,8 @@ class DiagnosticsBody(OpenDocumentBody):
         [],
         description=f"Up to {MAX_QUANTILES} shares from 0 to 1, such as [0.1, 0.5, 0.9]. Each "
         "instrument with a value for every row then has `quantiles` beside it: the value that each "
-        "share of a head's rows stays below. Their `error` is null where all rows were read, else they are "
-        "those of the sample.",
+        "share of a head's rows stays below. Their `error` is null where all rows were read, else "
+        "they are those of the sample.",
     )
 
 
