@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from engine.analysis.cache import ByteCache
+from engine.analysis.document_states import project_layer
 from engine.analysis.head_attention import SCORES_A_STEP, HeadAttention
 from engine.analysis.layer_capture import head_view
-from engine.analysis.open_document import OpenDocument, capture_layer
+from engine.analysis.open_document import OpenDocument
 from engine.attention_types import AttentionMap, Link, MapOptions, Topic, TopicToken
 from engine.config import EngineConfig
 from engine.diagnostics.head_view import HeadView
@@ -184,8 +185,8 @@ def open_head(
     key = ("head attention", document.handle, layer, head)
     attention: HeadAttention | None = cache.get(key)
     if attention is None:
-        captured = yield from capture_layer(document, layer, cache)
-        view = head_view(document.model, captured)
+        projected = yield from project_layer(document, layer, cache)
+        view = head_view(document.model, projected)
         attention = HeadAttention.of(_single_head(view, head))
         cache.put(key, attention, attention.num_bytes)
         yield

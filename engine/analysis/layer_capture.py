@@ -21,34 +21,64 @@ from engine.model.embedding_model import EmbeddingModel
 from engine.model.encoder import Encoder
 from engine.model.linear import dense_weight
 from engine.model.tiled_pass import TiledPass, can_tile, kept_bytes
-from engine.steps import Steps
+from engine.steps import Steps, one_step
 from engine.types import Attention
 from kernels.attention import PackedSequences
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class CapturedLayer:
-    """One layer that the encoder has computed."""
+class ProjectedLayer:
+    """One layer up to its projections."""
 
     index: int
     before: Tensor  # [T, W] the states it reads
-    after: Tensor  # [T, W] the states it returns; valid until the next layer is computed
     q: Tensor  # [T, H, D]
     k: Tensor  # [T, H, D]
     v: Tensor  # [T, H, D]
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CapturedLayer(ProjectedLayer):
+    """One layer that the encoder has computed."""
+
+    after: Tensor  # [T, W] the states it returns; valid until the next layer is computed
+
+
 def capture_layers(model: EmbeddingModel, text: PreparedText) -> Iterator[Steps[CapturedLayer]]:
     """The layers in their order. Use each before the next one."""
     encoder = model.encoder
-    limit = model.config.sweep_tokens_on(encoder.device.type)
-    if can_tile(encoder) and text.num_embedded >= limit:
+    if _is_tiled(model, text):
         tiles = TiledPass(encoder, text.ids, keep_projections=True)
         for index in range(len(encoder.layers)):
             yield _capture_tiled(tiles, index, text.num_embedded)
         return
     for layer in capture_at_once(encoder, *pack([text], encoder.device)):
         yield _captured(layer)
+
+
+def states_by_layer(model: EmbeddingModel, text: PreparedText) -> Iterator[Steps[Tensor]]:
+    """Copies of the states before each layer in their order, and of those after the last one."""
+    encoder = model.encoder
+    if _is_tiled(model, text):
+        tiles = TiledPass(encoder, text.ids, keep_projections=True)
+        for _ in range(len(encoder.layers) + 1):
+            yield _next_states(tiles, text.num_embedded)
+        return
+    ids, bounds = pack([text], encoder.device)
+    yield one_step(lambda: encoder.first_states(ids, bounds).clone())
+    for states in encoder.walk(ids, bounds):
+        yield one_step(states.clone)
+
+
+def _is_tiled(model: EmbeddingModel, text: PreparedText) -> bool:
+    encoder = model.encoder
+    limit = model.config.sweep_tokens_on(encoder.device.type)
+    return can_tile(encoder) and text.num_embedded >= limit
+
+
+def _next_states(tiles: TiledPass, num_tokens: int) -> Steps[Tensor]:
+    yield from _finish_layer(tiles, num_tokens)
+    return tiles.states.clone()
 
 
 def _capture_tiled(tiles: TiledPass, index: int, num_tokens: int) -> Steps[CapturedLayer]:
@@ -106,7 +136,7 @@ def kind_as_read(model: EmbeddingModel, layer: int, num_tokens: int) -> Attentio
     return "block_diagonal" if is_mixed and is_one_block else attention.kind
 
 
-def head_view(model: EmbeddingModel, layer: CapturedLayer) -> HeadView:
+def head_view(model: EmbeddingModel, layer: ProjectedLayer) -> HeadView:
     """The layer's heads as instruments see them, from what the encoder computed."""
     attention = model.encoder.attention[layer.index]
     assert not isinstance(attention, SlidingWindowAttention), "no plan has such a layer"
@@ -131,7 +161,7 @@ def head_view(model: EmbeddingModel, layer: CapturedLayer) -> HeadView:
     )
 
 
-def _softmax_view(model: EmbeddingModel, layer: CapturedLayer) -> HeadView:
+def _softmax_view(model: EmbeddingModel, layer: ProjectedLayer) -> HeadView:
     try:
         return HeadView(
             q=layer.q,

@@ -1,28 +1,15 @@
-"""A document that stays open between requests: clients send its text once, then name its handle.
-
-The cache keeps the document and, if they fit, the states of all of its layers, so that the next
-request need not run the encoder again.
-"""
+"""A document that stays open between requests: clients send its text once, then name its handle."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from engine.analysis.cache import ByteCache
-from engine.analysis.head_attention import head_attention_bytes
-from engine.analysis.layer_capture import (
-    CapturedLayer,
-    capture_bytes,
-    capture_layers,
-    projection_bytes,
-)
 from engine.errors import InvalidInput, ResourceNotFound, shown
 from engine.execution.documents import encode_behind_prompt
 from engine.execution.input_checks import check_text
@@ -171,91 +158,3 @@ def check_reader(document: OpenDocument, model: EmbeddingModel) -> None:
             limit=document.model.name,
             actual=model.name,
         )
-
-
-def capture_layers_of(document: OpenDocument, cache: ByteCache) -> Iterator[Steps[CapturedLayer]]:
-    """The layers in their order. What each layer reads goes into the cache if all of it fits."""
-    if states := _all_states(document, cache):
-        # This reference keeps them while the cache makes room for other documents.
-        for index, (before, after) in enumerate(pairwise(states)):
-            yield _project(document, index, before, after)
-        return
-    for steps in capture_layers(document.model, document.prepared):
-        yield _cache_states(document, steps, cache)
-
-
-def _project(
-    document: OpenDocument, layer: int, before: Tensor, after: Tensor
-) -> Steps[CapturedLayer]:
-    """A layer from its states: one projection, without a pause."""
-    yield from ()
-    q, k, v = document.model.encoder.projected(layer, before, [0, document.num_tokens])
-    return CapturedLayer(index=layer, before=before, after=after, q=q, k=k, v=v)
-
-
-def _cache_states(
-    document: OpenDocument, steps: Steps[CapturedLayer], cache: ByteCache
-) -> Steps[CapturedLayer]:
-    layer = yield from steps
-    if _states_fit(document, layer.before, cache):
-        _put_states(document, layer.index, layer.before, cache)
-        if layer.index + 1 == document.model.info.num_layers:
-            _put_states(document, layer.index + 1, layer.after.clone(), cache)
-    return layer
-
-
-def document_capture_bytes(document: OpenDocument, cache: ByteCache) -> int:
-    """What capturing its layers takes; with all states in the cache, one layer's projections."""
-    num_bytes = projection_bytes if _all_states(document, cache) else capture_bytes
-    return num_bytes(document.model.encoder, document.num_tokens)
-
-
-def capture_layer(document: OpenDocument, index: int, cache: ByteCache) -> Steps[CapturedLayer]:
-    """One layer of the document. The others are computed too if their states fit the cache."""
-    before, after = (_cached_states(document, at, cache) for at in (index, index + 1))
-    if before is not None and after is not None:
-        return (yield from _project(document, index, before, after))
-    found: CapturedLayer | None = None
-    for steps in capture_layers_of(document, cache):
-        layer = yield from steps
-        if layer.index == index:
-            found = layer
-            if not _states_fit(document, layer.before, cache):
-                break
-        yield
-    assert found is not None, "a plan has layers that exist"
-    return found
-
-
-def states_before(document: OpenDocument, layer: int, cache: ByteCache) -> Steps[Tensor]:
-    """What a layer of the document reads: [T, W]."""
-    if (states := _cached_states(document, layer, cache)) is not None:
-        return states
-    return (yield from capture_layer(document, layer, cache)).before
-
-
-def _all_states(document: OpenDocument, cache: ByteCache) -> list[Tensor]:
-    """What every layer reads, and what the last one returns; empty unless all are cached."""
-    num_layers = document.model.info.num_layers
-    found = [_cached_states(document, index, cache) for index in range(num_layers + 1)]
-    states = [one for one in found if one is not None]
-    return states if len(states) == len(found) else []
-
-
-def _cached_states(document: OpenDocument, layer: int, cache: ByteCache) -> Tensor | None:
-    states: Tensor | None = cache.get(("states", document.handle, layer))
-    return states
-
-
-def _put_states(document: OpenDocument, layer: int, states: Tensor, cache: ByteCache) -> None:
-    cache.put(("states", document.handle, layer), states, states.nbytes)
-
-
-def _states_fit(document: OpenDocument, states: Tensor, cache: ByteCache) -> bool:
-    """Whether the states of all layers fit beside one head's attention: otherwise each would drive
-    the other out."""
-    of_states = states.nbytes * (document.model.info.num_layers + 1)
-    of_head = head_attention_bytes(
-        len(states), document.model.encoder.weights.head_dim, states.dtype
-    )
-    return of_states + of_head <= cache.max_derived_bytes

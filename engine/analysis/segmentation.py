@@ -30,13 +30,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from engine.analysis.cache import ByteCache
+from engine.analysis.document_states import states_before
 from engine.analysis.open_document import (
     HEADING,
     LINE,
     PARAGRAPH,
     SENTENCE,
     OpenDocument,
-    states_before,
 )
 from engine.analysis.passages import cohesion_of_passages, passage_vectors
 from engine.attention_types import Segment, SegmentStart, Structure

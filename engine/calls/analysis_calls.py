@@ -14,13 +14,12 @@ from engine.analysis.diagnosis_plan import (
     matrix_bytes,
     plan_diagnosis,
 )
+from engine.analysis.document_states import capture_layers_of, document_capture_bytes
 from engine.analysis.layer_capture import CapturedLayer, capture_bytes, capture_layers
 from engine.analysis.open_document import (
     OpenDocument,
-    capture_layers_of,
     check_reader,
     check_source,
-    document_capture_bytes,
     find_document,
     open_document,
 )

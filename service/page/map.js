@@ -31,7 +31,7 @@ export class MapView {
     this.place = { layer, head };
     this.found = null;
     const closed = this.session.whyClosed(layer, head);
-    this.caption.textContent = closed ?? this.session.model;
+    this.caption.textContent = closed ?? `${this.session.model}: reading the attention of layer ${layer}, head ${head}…`;
     this.canvas.removeAttribute("aria-label");
     show(this.canvas, !closed);
     if (!closed) this.ask(0);
@@ -81,7 +81,10 @@ export class MapView {
       this.draw();
       this.element.dataset.window = [...rows, ...columns].join(" ");
     } catch (failure) {
-      if (!signal.aborted) this.onError(failure);
+      if (!signal.aborted) {
+        if (!this.found) this.caption.textContent = this.session.model;
+        this.onError(failure);
+      }
     }
     if (!signal.aborted) this.element.removeAttribute("aria-busy");
   }

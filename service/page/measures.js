@@ -44,16 +44,23 @@ export class Measures {
   async read(names, signal, tell) {
     const steps = this.sessions.reduce((sum, { layers }) => sum + layers.length, 0);
     const together = names.every((name) => this.ofLayers.includes(name));
+    const tellDone = (done) => {
+      if (done < steps) tell(`Reading ${names.map(spoken).join(" and ")}: layer ${done + 1} of ${steps}`, done / steps);
+    };
     let done = 0;
+    if (this.isMissing(names)) tellDone(done);
     for (const session of this.sessions) {
       for await (const layers of session.read(names, { signal, together })) {
-        done += layers;
-        tell(`Reading ${names.map(spoken).join(" and ")}: layer ${done} of ${steps}`, done / steps);
+        tellDone((done += layers));
         this.draw();
       }
     }
     this.draw();
     this.drawCharts();
+  }
+
+  isMissing(names) {
+    return this.sessions.some((session) => names.some((name) => !session.hasRead(name)));
   }
 
   draw() {

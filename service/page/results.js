@@ -16,6 +16,8 @@ import { work } from "./work.js";
 
 const reader = new Reader(byId("reader"));
 
+const FINDING = "Finding the structure of the document…";
+
 export class Results {
   // Starts with the head and the window of the state, if the model has them.
   constructor(sessions, instruments) {
@@ -52,13 +54,15 @@ export class Results {
     for (const map of this.maps) map.close();
   }
 
-  // Reads what the page shows without a selection.
+  // Reads what the page shows without a selection. The first heads do not wait for the structure.
   async read(signal, tell) {
     try {
       await reader.open(this.first.text);
       signal.throwIfAborted();
-      await this.drawStructure(signal, tell);
+      const structure = this.drawStructure(signal);
       await this.measures.readCharts(signal, tell);
+      tell(FINDING);
+      await structure;
     } finally {
       this.isBeginning = false;
     }
@@ -75,8 +79,10 @@ export class Results {
 
   // Structure
 
-  async drawStructure(signal, tell) {
-    tell("Finding the structure of the document…");
+  // Never rejects: the outline itself says why it is missing.
+  async drawStructure(signal) {
+    this.showOutline(make("p", { class: "hint" }, FINDING));
+    byId("outline").setAttribute("aria-busy", "true");
     try {
       const found = await this.first.structure(signal);
       drawOutline(byId("outline"), found.segments, {
@@ -86,9 +92,16 @@ export class Results {
       const kinds = beginningsOf(found.segments);
       byId("outline-hint").textContent = Object.keys(BEGINNINGS).filter((kind) => kinds.has(kind)).map((kind) => BEGINNINGS[kind]).join(" ").trim();
     } catch (failure) {
-      signal.throwIfAborted();
-      byId("outline").replaceChildren(make("p", { class: "hint" }, failure.message));
+      const why = signal.aborted ? "Stopped before the structure was found." : failure.message;
+      const again = () => work((anew, tell) => (tell(FINDING), this.drawStructure(anew)));
+      this.showOutline(make("p", { class: "hint" }, why), make("button", { type: "button", onclick: again }, "Find it"));
     }
+    byId("outline").removeAttribute("aria-busy");
+  }
+
+  showOutline(...parts) {
+    byId("outline").replaceChildren(...parts);
+    byId("outline-hint").textContent = "";
   }
 
   openSegment({ tokens, characters }) {

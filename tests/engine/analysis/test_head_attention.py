@@ -15,9 +15,10 @@ from torch import Tensor
 
 from engine.analysis.attention_map import MapPlan, find_links, open_head, plan_map
 from engine.analysis.cache import ByteCache
+from engine.analysis.document_states import capture_layers_of
 from engine.analysis.head_attention import HeadAttention, head_attention_bytes
 from engine.analysis.layer_capture import capture_layers, head_view
-from engine.analysis.open_document import capture_layers_of, open_document
+from engine.analysis.open_document import open_document
 from engine.async_engine import AsyncEngine
 from engine.attention_types import AttentionMap, MapOptions
 from engine.config import EngineConfig

@@ -1,0 +1,68 @@
+"""The page with a text that takes a while: what is known shows, and what is awaited is named."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.service.browser import QUEUE_FULL, sample, settle, submit
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+STRUCTURE = "**/v1/structure"
+OPENING = sample()[:700]
+
+
+def test_heads_and_maps_do_not_wait_for_the_structure(page: Page) -> None:
+    held: list[Any] = []
+    page.route(STRUCTURE, lambda route: held.append(route))
+    submit(page, OPENING)
+    page.wait_for_selector("#charts svg")
+    page.wait_for_selector(".map[aria-label*='layer 0, head 0']")
+    assert page.locator(".head.unread").count() == 0
+    assert "Finding the structure" in page.inner_text("#outline")
+    assert "Finding the structure" in page.inner_text("#status-text")
+    held[0].continue_()
+    page.wait_for_selector("[role=treeitem]")
+    settle(page)
+
+
+def test_the_status_names_the_layer_that_is_read(page: Page) -> None:
+    held: list[Any] = []
+    page.route("**/v1/diagnostics", lambda route: held.append(route), times=1)
+    with page.expect_request("**/v1/diagnostics"):
+        submit(page, OPENING)
+    page.wait_for_selector("#status-text:has-text('layer 1 of 6')")
+    assert page.evaluate("document.querySelector('#progress').value") == 0
+    held[0].continue_()
+    settle(page)
+
+
+def test_a_structure_that_was_stopped_or_failed_can_be_found_later(page: Page) -> None:
+    page.route(STRUCTURE, lambda route: None)  # never answered
+    with page.expect_request(STRUCTURE):
+        submit(page, OPENING)
+    page.click("#stop")
+    page.wait_for_selector("#outline:has-text('Stopped')")
+    page.unroute(STRUCTURE)
+    page.route(STRUCTURE, QUEUE_FULL)
+    page.click("#outline button")
+    page.wait_for_selector("#outline:has-text('The queue is full.')")
+    page.unroute(STRUCTURE)
+    page.click("#outline button")
+    page.wait_for_selector("[role=treeitem]")
+    page.wait_for_selector("#status", state="hidden")
+
+
+def test_a_map_that_is_awaited_says_so(page: Page) -> None:
+    held: list[Any] = []
+    page.route("**/v1/attention/map", lambda route: held.append(route))
+    submit(page, OPENING)
+    page.wait_for_selector("figcaption:has-text('reading the attention of layer 0, head 0')")
+    for route in held:
+        QUEUE_FULL(route)
+    page.wait_for_selector("#error:has-text('The queue is full.')")
+    page.unroute("**/v1/attention/map")
+    assert "reading" not in page.inner_text(".map-figure figcaption")
+    page.click("#error button")
+    page.wait_for_selector(".map[aria-label*='layer 0, head 0']")
