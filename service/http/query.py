@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from urllib.parse import parse_qsl
 
+from fastapi.routing import APIRoute
 from starlette.requests import Request
 
+from engine.errors import shown
 from service.errors import InvalidField, UnreadableBody
 
 
@@ -35,3 +38,25 @@ def check_query(request: Request) -> None:
 async def query_checked(request: Request) -> None:
     """The same, as a dependency of routes: one that is not async would run in a thread."""
     check_query(request)
+
+
+async def query_known(request: Request) -> None:
+    """Raises for a field that the route does not have, which the framework passes over.
+
+    For our own routes alone: clients of other vendors add fields that only those vendors know.
+    """
+    route: APIRoute = request.scope["route"]
+    known = [field.alias for field in route.dependant.query_params]
+    for name in request.query_params:
+        if name not in known:
+            raise InvalidField(
+                f"{shown(name)} is not a field of this query, which has {_listed(known)}",
+                code="unknown_field",
+                param=shown(name),
+                limit=_listed(known),
+                actual=shown(name),
+            )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"

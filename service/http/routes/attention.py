@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import orjson
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Response
 from numpy.typing import NDArray
 
 from engine.attention_types import AttentionMap, Diagnosis, HeadValues, Segment, Topic, TopicToken
@@ -30,6 +30,7 @@ from service.http.json_response import (
     span,
 )
 from service.http.map_png import map_picture
+from service.http.query import query_known
 from service.http.schemas.attention import (
     AttentionMapBody,
     DiagnosticsBody,
@@ -39,7 +40,7 @@ from service.http.schemas.attention import (
 from service.http.schemas.responses.attention import AttentionMapAnswer, StructureAnswer
 from service.http.schemas.responses.diagnostics import DiagnosticsAnswer, InstrumentList
 
-router = APIRouter(route_class=JsonRoute, tags=["diagnostics"])
+router = APIRouter(route_class=JsonRoute, tags=["diagnostics"], dependencies=[Depends(query_known)])
 
 
 @router.get(

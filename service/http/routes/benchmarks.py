@@ -21,7 +21,7 @@ from service.http.dependencies import Engine, Jobs, ServerSettings
 from service.http.json_request import JsonRoute
 from service.http.json_response import dump_list, json_response
 from service.http.media_types import HTML, JSON, NDJSON, preferred, wants_events
-from service.http.query import query_checked
+from service.http.query import query_checked, query_known
 from service.http.schemas.benchmarks import BenchmarkBody
 from service.http.schemas.responses.benchmarks import (
     BenchmarkAnswer,
@@ -31,7 +31,9 @@ from service.http.schemas.responses.benchmarks import (
 )
 
 router = APIRouter(
-    route_class=JsonRoute, tags=["benchmarks"], dependencies=[Depends(query_checked)]
+    route_class=JsonRoute,
+    tags=["benchmarks"],
+    dependencies=[Depends(query_checked), Depends(query_known)],
 )
 
 Format: TypeAlias = Literal["json", "csv", "png", "ndjson"]

@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Depends, Query, Response
 
 from service.claims import ClaimsProgress
 from service.errors import error_fields
 from service.http.dependencies import Claims
 from service.http.json_request import JsonRoute
 from service.http.json_response import json_response
+from service.http.query import query_known
 from service.http.schemas.responses.diagnostics import ClaimList
 
-router = APIRouter(route_class=JsonRoute, tags=["diagnostics"])
+router = APIRouter(route_class=JsonRoute, tags=["diagnostics"], dependencies=[Depends(query_known)])
 
 _RETRY_AFTER_S = 2
 

@@ -50,7 +50,7 @@ from service.http.media_types import (
     require_utf8,
     wants_events,
 )
-from service.http.query import check_query
+from service.http.query import check_query, query_known
 from service.http.records import decoded
 from service.http.schemas.embedding import DocumentBody, DocumentQuery, UpdateBody
 from service.http.schemas.responses.embedding import DocumentAnswer, LivingDocumentAnswer
@@ -244,6 +244,7 @@ async def documents(request: Request, body: DocumentBody, call: Call) -> Respons
 
 @router.patch(
     "/v1/documents",
+    dependencies=[Depends(query_known)],
     response_model=LivingDocumentAnswer,
     summary="Read a document on after a change",
     responses={200: {"content": {NDJSON: {}}}},

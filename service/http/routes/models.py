@@ -10,7 +10,7 @@ import platform
 from dataclasses import asdict
 from typing import Any, cast
 
-from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi import APIRouter, Depends, HTTPException, Request, Response
 
 from engine.errors import InvalidInput
 from engine.scheduling.deadline import Deadline
@@ -19,6 +19,7 @@ from service.edits import apply_edits
 from service.http.dependencies import Engine, Record, ServerSettings, TimeoutS
 from service.http.json_request import JsonRoute
 from service.http.json_response import dump_list, json_response
+from service.http.query import query_known
 from service.http.records import decoded
 from service.http.schemas.embedding import PlanBody, TokenizeBody
 from service.http.schemas.responses.models import InfoAnswer, ModelAnswer, ModelList
@@ -32,7 +33,12 @@ router = APIRouter(route_class=JsonRoute, tags=["models"])
 _LIBRARIES = ("torch", "tokenizers", "fastapi", "uvicorn", "grpcio")
 
 
-@router.post("/v1/plan", response_model=PlanAnswer, summary="Price a text")
+@router.post(
+    "/v1/plan",
+    response_model=PlanAnswer,
+    dependencies=[Depends(query_known)],
+    summary="Price a text",
+)
 async def plan(body: PlanBody, engine: Engine, timeout_s: TimeoutS, record: Record) -> Response:
     """Whether a text would be accepted, how it would run, and the memory and time it would take.
 
@@ -59,7 +65,12 @@ async def plan(body: PlanBody, engine: Engine, timeout_s: TimeoutS, record: Reco
     return json_response(asdict(found))
 
 
-@router.post("/v1/tokenize", response_model=TokenizeAnswer, summary="Tokenize a text")
+@router.post(
+    "/v1/tokenize",
+    response_model=TokenizeAnswer,
+    dependencies=[Depends(query_known)],
+    summary="Tokenize a text",
+)
 async def tokenize(
     body: TokenizeBody, engine: Engine, timeout_s: TimeoutS, record: Record
 ) -> Response:

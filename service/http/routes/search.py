@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Depends, Query, Response
 
 from service.http.dependencies import Record, Search, TimeoutS
 from service.http.json_request import JsonRoute
 from service.http.json_response import json_response, usage
+from service.http.query import query_checked, query_known
 from service.http.schemas.responses.search import IndexAnswer, IndexedDocument, SearchAnswer
 from service.http.schemas.search import SearchBody
 
-router = APIRouter(route_class=JsonRoute, tags=["search"])
+router = APIRouter(
+    route_class=JsonRoute,
+    tags=["search"],
+    dependencies=[Depends(query_checked), Depends(query_known)],
+)
 
 
 @router.post("/v1/search", response_model=SearchAnswer, summary="Search the indexed folder")
