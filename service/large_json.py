@@ -18,6 +18,9 @@ MAX_LISTS = 200_000
 """A document has at most this many lists and objects: more than 65,536 edits and as many chunks
 need. A million, each in another, hold the interpreter for a second when they are unpickled."""
 
+MAX_DEPTH = 1_024
+"""Lists and objects within each other, as many as the parser reads."""
+
 _MANY_IDS = 10_000
 
 _MAX_SEARCHED_BYTES = 65_536
@@ -99,6 +102,9 @@ def _why_unreadable(body: bytes, error: orjson.JSONDecodeError) -> Unreadable:
     if "surrogate" in error.msg:
         message = f"the body has half of a surrogate pair at character {error.pos}"
         return Unreadable(message, "invalid_unicode", error.pos)
+    if "depth limit" in error.msg:
+        message = f"the body has more than {MAX_DEPTH} lists and objects within each other"
+        return Unreadable(f"{message}, at character {error.pos}", "too_deep", error.pos, MAX_DEPTH)
     return Unreadable(f"the body is not JSON: {error}", position=error.pos)
 
 

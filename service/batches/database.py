@@ -103,7 +103,7 @@ class Database:
             start = next(iter(self.rows(query, (after, *values))), ())
             if not start:
                 raise ResourceNotFound(
-                    f"after: there is no {shown(after)} in this list", param="after", actual=after
+                    f"after: there is no {shown(after)!r} in this list", param="after", actual=after
                 )
             where = f"{where} AND number {beyond} ?"
         found = self.rows(

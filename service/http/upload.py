@@ -102,7 +102,7 @@ class FormReader:
         if self._is_file:
             if self.filename is not None:
                 raise InvalidInput(
-                    "the form has more than one file", code="invalid_form", param="file"
+                    "the form has more than one file", code="invalid_form", param="file", limit=1
                 )
             self.filename = _decoded(options.get(b"filename", b"file"), "the name of the file")
         elif self._name in self.fields:
@@ -110,6 +110,7 @@ class FormReader:
                 f"the form has field {shown(self._name)} more than once",
                 code="invalid_form",
                 param=self._name,
+                limit=1,
             )
         elif len(self.fields) == _MAX_FIELDS:
             raise InvalidInput(

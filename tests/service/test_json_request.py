@@ -18,7 +18,7 @@ import pytest
 from service.body_budget import LARGE_BODY_BYTES
 from service.errors import UnreadableBody
 from service.http.json_request import JsonParser
-from service.large_json import MAX_LISTS
+from service.large_json import MAX_DEPTH, MAX_LISTS
 from tests.service.outside import wait_for
 
 IDS = [101, 2009, 102] * 200_000
@@ -54,6 +54,23 @@ def test_the_same_document_comes_back(documents: dict[str, Any]) -> None:
         parser.close()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("opening", [b"[", b'{"a":'])
+@pytest.mark.parametrize("padding", [0, LARGE_BODY_BYTES])
+def test_a_body_that_is_too_deep_is_refused(opening: bytes, padding: int) -> None:
+    async def scenario() -> UnreadableBody:
+        parser = JsonParser()
+        closing = b"]" if opening == b"[" else b"}"
+        await parser.parse(opening * MAX_DEPTH + b"1" + closing * MAX_DEPTH)
+        with pytest.raises(UnreadableBody) as refusal:
+            await parser.parse(b" " * padding + opening * 5_000 + b"1" + closing * 5_000)
+        parser.close()
+        return refusal.value
+
+    error = asyncio.run(scenario())
+    assert (error.code, error.limit) == ("too_deep", MAX_DEPTH)
+    assert f"more than {MAX_DEPTH} lists and objects within each other" in error.message
 
 
 def test_a_body_of_too_many_values_is_refused() -> None:

@@ -53,6 +53,27 @@ def test_routes_that_other_vendors_have_too_take_fields_of_theirs(
     assert http.get(path).status_code == 200
 
 
+@pytest.mark.parametrize("number", ["5_0", "%205", "5%20", "+5", "5.5", "5e0", "%EF%BC%95", ""])
+@pytest.mark.parametrize("path", ["/v1/files?limit=", "/v1/batches?limit="])
+def test_numbers_are_digits_alone(http: httpx.Client, path: str, number: str) -> None:
+    """5_0 would be read as 50."""
+    answer = http.get(path + number)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (422, "invalid_field", "limit")
+    assert http.get(f"{path}5").status_code == http.get(f"{path}5.0").status_code == 200
+
+
+def test_numbers_of_a_document_are_digits_alone(http: httpx.Client) -> None:
+    def ask(number: str) -> httpx.Response:
+        path = f"/v1/documents?chunking=fixed&tokens={number}"
+        return http.post(path, content="a b c", headers={"content-type": "text/plain"})
+
+    error = ask("5_0").json()["error"]
+    assert (error["param"], error["actual"]) == ("tokens", "5_0")
+    assert error["message"] == "tokens: input should be a valid integer, got '5_0'"
+    assert ask("5").json()["chunks"] == ask("5.0").json()["chunks"]
+
+
 def test_long_names_are_cut(http: httpx.Client) -> None:
     error = http.get(f"/v1/benchmarks?{'x' * 5000}=1").json()["error"]
     assert len(error["message"]) < 500

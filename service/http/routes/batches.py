@@ -13,6 +13,7 @@ from service.http.paging import page_response
 from service.http.query import query_checked
 from service.http.routes.files import check_kept_s
 from service.http.schemas.batches import BatchBody
+from service.http.schemas.fields import OnlyDigits
 from service.http.schemas.responses.batches import BatchAnswer, BatchList
 
 router = APIRouter(route_class=JsonRoute, tags=["batches"], dependencies=[Depends(query_checked)])
@@ -38,7 +39,7 @@ async def create_batch(body: BatchBody, batches: BatchesOfServer) -> Response:
 async def list_batches(
     batches: BatchesOfServer,
     after: str | None = None,
-    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    limit: Annotated[int, OnlyDigits, Query(ge=1, le=100)] = 20,
 ) -> Response:
     """The newest first."""
     return await page_response(await batches.list(after=after, limit=limit))

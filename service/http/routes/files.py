@@ -20,6 +20,7 @@ from service.http.json_response import json_response
 from service.http.media_types import MULTIPART
 from service.http.paging import page_response
 from service.http.query import query_checked
+from service.http.schemas.fields import OnlyDigits
 from service.http.schemas.responses.batches import DeletedFile, FileAnswer, FileList
 from service.http.upload import FormReader, too_large
 from service.settings import Settings
@@ -74,7 +75,7 @@ async def upload(
 async def list_files(
     batches: BatchesOfServer,
     after: str | None = None,
-    limit: Annotated[int, Query(ge=1, le=_MOST_LISTED)] = _MOST_LISTED,
+    limit: Annotated[int, OnlyDigits, Query(ge=1, le=_MOST_LISTED)] = _MOST_LISTED,
     order: Literal["asc", "desc"] = "desc",
     purpose: str | None = None,
 ) -> Response:

@@ -6,6 +6,7 @@ it knows (lengths, counts, dimensions), once for HTTP, gRPC and Python.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Literal, TypeAlias, cast
 
@@ -38,6 +39,19 @@ IDS: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"type": "intege
 _TEXTS: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"anyOf": [_TEXT, IDS]}}
 
 
+_DIGITS = re.compile(r"-?[0-9]+(\.0+)?")
+
+
+def _only_digits(value: Any) -> Any:
+    """A query string's numbers are texts, in which pydantic passes over spaces, `+` and `_`."""
+    if isinstance(value, str) and not _DIGITS.fullmatch(value):
+        raise PydanticCustomError("int_digits", "input should be a valid integer")
+    return value
+
+
+OnlyDigits = BeforeValidator(_only_digits)
+
+
 def _accept_whole_float(value: Any) -> Any:
     """JSON has one kind of number, and some languages write 512 as 512.0."""
     is_whole = isinstance(value, float) and value.is_integer() and abs(value) < _EXACT
@@ -49,9 +63,10 @@ def _integer_schema(least: int = 1 - _EXACT) -> WithJsonSchema:
     return WithJsonSchema({"type": "integer", "minimum": least, "maximum": _EXACT - 1})
 
 
-AtLeastOne: TypeAlias = Annotated[int, BeforeValidator(_accept_whole_float), _integer_schema(1)]
-AtLeastZero: TypeAlias = Annotated[int, BeforeValidator(_accept_whole_float), _integer_schema(0)]
-Whole: TypeAlias = Annotated[int, BeforeValidator(_accept_whole_float), _integer_schema()]
+_Integer: TypeAlias = Annotated[int, BeforeValidator(_accept_whole_float), OnlyDigits]
+AtLeastOne: TypeAlias = Annotated[_Integer, _integer_schema(1)]
+AtLeastZero: TypeAlias = Annotated[_Integer, _integer_schema(0)]
+Whole: TypeAlias = Annotated[_Integer, _integer_schema()]
 Text: TypeAlias = Annotated[str, WithJsonSchema(_TEXT)]
 
 # `as_inputs` reads it: pydantic would try a union branch by branch, and report a baffling error.

@@ -297,7 +297,8 @@ def test_a_field_that_appears_twice_is_refused(batches: Batches) -> None:
             return await upload(client, b"x", field)
 
     answer = asyncio.run(run())
-    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_form")
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["limit"]) == (400, "invalid_form", 1)
     assert answer.json()["error"]["param"] == "purpose"
 
 
