@@ -5,7 +5,7 @@ import { byId, make, setOptions, show } from "./dom.js";
 import { clearError, fail } from "./errors.js";
 import { Newest } from "./newest.js";
 import { count, short } from "./numbers.js";
-import { Characters } from "./offsets.js";
+import { beginning, Characters } from "./offsets.js";
 
 const CHUNKING = { type: "fixed", tokens: 256 };
 const FRESHEST = 1e-5; // staleness that is hardly coloured
@@ -82,7 +82,7 @@ function showFound(found, text) {
 function passage({ characters: { start, end }, previous, staleness }, text, characters) {
   const isNow = previous === null;
   const whole = text.slice(characters.unit(start), characters.unit(end)).trim();
-  const shown = whole.length > SHOWN ? `${whole.slice(0, SHOWN)}\u2026` : whole;
+  const shown = whole.length > SHOWN ? `${beginning(whole, SHOWN)}\u2026` : whole;
   const state = isNow ? "read now" : `kept, within ${short(staleness)} of a new reading`;
   const item = make(
     "li",

@@ -9,7 +9,7 @@ import { startFiles, textOfFile } from "./files.js";
 import { startKey } from "./key.js";
 import { isInLink, needsConsent, textForLink, textFromLink } from "./link.js";
 import { Newest } from "./newest.js";
-import { count } from "./numbers.js";
+import { counted } from "./numbers.js";
 import { Characters } from "./offsets.js";
 import { Results } from "./results.js";
 import { SAMPLE } from "./sample.js";
@@ -109,7 +109,7 @@ async function followText(packed, place, signal, tell) {
 }
 
 function askToRead(text, packed, place) {
-  byId("link-note").textContent = `This link holds a text of ${count(new Characters(text).count)} characters. Nothing of it is sent to the server until you read it.`;
+  byId("link-note").textContent = `This link holds a text of ${counted(new Characters(text).count, "character")}. Nothing of it is sent to the server until you read it.`;
   byId("read-link").onclick = () => {
     agreed.add(packed);
     wishes.next();

@@ -4,6 +4,9 @@ const whole = new Intl.NumberFormat("en");
 
 export const count = (number) => whole.format(number);
 
+// counted(1, "token") is "1 token", counted(2, "token") "2 tokens".
+export const counted = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
+
 export function short(number) {
   if (!Number.isFinite(number)) return "–";
   const size = Math.abs(number);

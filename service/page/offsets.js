@@ -26,3 +26,17 @@ export function firstNotBelow(numbers, limit) {
   }
   return low;
 }
+
+// Whether a cut here would halve a character of two units.
+export const isWithinPair = (text, unit) => text.codePointAt(unit - 1) > 0xffff;
+
+// The first characters of a text, whole ones: at most so many units.
+export function beginning(text, length) {
+  return text.slice(0, text.length > length && isWithinPair(text, length) ? length - 1 : length);
+}
+
+// The same on one line, with an ellipsis for the rest.
+export function shortened(text, length) {
+  const words = beginning(text, length).replace(/\s+/g, " ").trim();
+  return text.length > length ? `${words}…` : words;
+}

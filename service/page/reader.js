@@ -2,7 +2,7 @@
 // Custom Highlight API, so they do not change the elements.
 
 import { make, turn } from "./dom.js";
-import { firstNotBelow } from "./offsets.js";
+import { firstNotBelow, isWithinPair } from "./offsets.js";
 
 const PIECE = 600; // UTF-16 units, roughly: pieces end at a line or a word
 const PIECES_PER_STEP = 200;
@@ -110,6 +110,3 @@ function pieceEnd(text, start) {
   if (space > 0) return start + space + 1;
   return isWithinPair(text, wanted) ? wanted + 1 : wanted;
 }
-
-// Whether a character of two units would be cut here.
-const isWithinPair = (text, unit) => text.codePointAt(unit - 1) > 0xffff;

@@ -6,7 +6,7 @@ import { clearError, fail } from "./errors.js";
 import { MapView } from "./map.js";
 import { Measures } from "./measures.js";
 import { Newest } from "./newest.js";
-import { count, short } from "./numbers.js";
+import { count, counted, short } from "./numbers.js";
 import { BEGINNINGS, beginningsOf, drawOutline } from "./outline.js";
 import { Reader } from "./reader.js";
 import { remember, state, windowOf } from "./state.js";
@@ -17,6 +17,7 @@ import { work } from "./work.js";
 const reader = new Reader(byId("reader"));
 
 const FINDING = "Finding the structure of the document…";
+const NO_PARTS = "The model reads no words in this text, so it has no parts.";
 
 export class Results {
   // Starts with the head and the window of the state, if the model has them.
@@ -42,7 +43,7 @@ export class Results {
 
   showFacts() {
     const models = this.sessions.map(({ model }) => model).join(" and ");
-    byId("facts").textContent = `${count(this.first.tokens)} tokens, ${count(this.first.characters.count)} characters, read by ${models}`;
+    byId("facts").textContent = `${counted(this.first.tokens, "token")}, ${counted(this.first.characters.count, "character")}, read by ${models}`;
     byId("results").classList.toggle("beside", this.sessions.length > 1);
     show(byId("source"), false);
     show(byId("results"), true);
@@ -89,6 +90,7 @@ export class Results {
         excerpt: ({ tokens, begins }) => this.first.excerpt([tokens.start, tokens.end], 48, begins === "heading"),
         onOpen: (segment) => this.openSegment(segment),
       });
+      if (!found.segments.length) this.showOutline(make("p", { class: "hint" }, NO_PARTS));
       const kinds = beginningsOf(found.segments);
       byId("outline-hint").textContent = Object.keys(BEGINNINGS).filter((kind) => kinds.has(kind)).map((kind) => BEGINNINGS[kind]).join(" ").trim();
     } catch (failure) {

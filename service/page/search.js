@@ -4,7 +4,7 @@ import { get, post } from "./api.js";
 import { byId, make, show } from "./dom.js";
 import { clearError, fail } from "./errors.js";
 import { Newest } from "./newest.js";
-import { count } from "./numbers.js";
+import { counted } from "./numbers.js";
 import { Characters } from "./offsets.js";
 import { Reader } from "./reader.js";
 
@@ -36,7 +36,7 @@ async function describe() {
     for (const id of ["query", "search"]) byId(id).disabled = !index;
     byId("search-title").textContent = index ? `Search ${index.folder}` : "Search a folder";
     byId("search-hint").textContent = index
-      ? `${count(index.files)} files read whole, ${count(index.passages)} passages, ${count(index.tokens)} tokens.`
+      ? `${counted(index.files, "file")} read whole, ${counted(index.passages, "passage")}, ${counted(index.tokens, "token")}.`
       : NONE;
   } catch (failure) {
     fail(failure, describe, byId("search-error"));
@@ -62,7 +62,7 @@ async function search(query, by) {
 }
 
 async function showHits(hits, words) {
-  byId("search-status").textContent = hits.length ? `${count(hits.length)} passages` : "Nothing was found.";
+  byId("search-status").textContent = hits.length ? counted(hits.length, "passage") : "Nothing was found.";
   show(byId("search-status"), true);
   show(byId("found"), hits.length > 0);
   buttons = new Map(hits.map((hit) => [hit, hitButton(hit, words)]));

@@ -2,7 +2,7 @@
 
 import { post } from "./api.js";
 import { attentionName, isReadable } from "./attention.js";
-import { Characters, firstNotBelow } from "./offsets.js";
+import { Characters, firstNotBelow, shortened } from "./offsets.js";
 
 const QUANTILES = [0.1, 0.5, 0.9]; // of the rows of each head
 const CLOSED = "document_not_found"; // the error code if the server has closed the text
@@ -140,8 +140,7 @@ export class Session {
     if (!units) return this.written[tokens[0]] ?? "";
     const heading = isHeading && headingOf(this.text.slice(units[0], Math.min(units[1], units[0] + LONGEST_HEADING)));
     if (heading) return heading;
-    const words = this.text.slice(units[0], Math.min(units[1], units[0] + length)).replace(/\s+/g, " ").trim();
-    return units[1] - units[0] > length ? `${words}…` : words;
+    return shortened(this.text.slice(...units), length);
   }
 }
 

@@ -5,6 +5,7 @@ import { colour, isDarkInk } from "./colour.js";
 import { byId, make, setOptions, show } from "./dom.js";
 import { clearError, fail } from "./errors.js";
 import { Newest } from "./newest.js";
+import { beginning } from "./offsets.js";
 import { onTheme } from "./theme.js";
 
 const AT_FIRST = [
@@ -71,7 +72,7 @@ function numberTexts() {
 
 function drawMatrix(texts, vectors, model) {
   const cosines = vectors.map((one) => vectors.map((other) => one.reduce((sum, value, index) => sum + value * other[index], 0)));
-  const title = (index) => `${index + 1}. ${texts[index].slice(0, 70)}`;
+  const title = (index) => `${index + 1}. ${beginning(texts[index], 70)}`;
   const head = make("tr", {}, make("td"), ...texts.map((_, index) => make("th", { scope: "col", title: title(index) }, String(index + 1))));
   const rows = cosines.map((row, index) => make("tr", {}, make("th", { scope: "row" }, title(index)), ...row.map(cosineCell)));
   byId("matrix").replaceChildren(make("table", { class: "matrix" }, make("caption", {}, `Cosines of all pairs of texts, by ${model}`), head, ...rows));

@@ -3,7 +3,7 @@
 
 import { byId, show } from "./dom.js";
 import { count } from "./numbers.js";
-import { Characters } from "./offsets.js";
+import { beginning, Characters } from "./offsets.js";
 
 const LONGEST_IN_FIELD = 20_000; // UTF-16 units
 const SHOWN = 2_000;
@@ -15,7 +15,7 @@ export const sourceText = () => longText ?? byId("text").value;
 export function setSourceText(text) {
   const field = byId("text");
   longText = text.length > LONGEST_IN_FIELD ? text : null;
-  field.value = longText === null ? text : `${text.slice(0, SHOWN)}…`;
+  field.value = longText === null ? text : `${beginning(text, SHOWN)}…`;
   field.readOnly = longText !== null;
   byId("long-text-note").textContent = longText === null ? "" : `${count(new Characters(text).count)} characters; the field shows the beginning.`;
   show(byId("long-text"), longText !== null);

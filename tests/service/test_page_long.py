@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.service.browser import QUEUE_FULL, sample, settle, submit
+from tests.service.browser import QUEUE_FULL, read, sample, settle, submit
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -52,6 +52,30 @@ def test_a_structure_that_was_stopped_or_failed_can_be_found_later(page: Page) -
     page.click("#outline button")
     page.wait_for_selector("[role=treeitem]")
     page.wait_for_selector("#status", state="hidden")
+
+
+def test_excerpts_are_of_whole_characters(page: Page) -> None:
+    text = "\U0001f9a6" * 60  # of two units each, with a cut after 48 of them or within one
+    for before in ("", "a"):
+        read(page, before + text)
+        shown = page.inner_text("[role=treeitem] .node-text")
+        assert shown.endswith("\U0001f9a6…")
+        page.click("#edit")
+    page.click("#tab-similarity")
+    page.locator("#texts textarea").nth(0).fill(f"a{text}")
+    page.locator("#texts textarea").nth(1).fill("another")
+    page.click("#similarity-form button[type=submit]")
+    assert page.inner_text(".matrix th[scope=row]").endswith("\U0001f9a6")
+
+
+def test_one_is_counted_as_one(page: Page) -> None:
+    read(page, ".")
+    assert page.inner_text("#facts") == "3 tokens, 1 character, read by default"
+
+
+def test_a_text_without_words_has_no_parts(page: Page) -> None:
+    read(page, "\u200b")
+    assert "no parts" in page.inner_text("#outline")
 
 
 def test_a_map_that_is_awaited_says_so(page: Page) -> None:
