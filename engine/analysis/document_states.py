@@ -41,7 +41,7 @@ class DocumentStates:
     def num_bytes(self) -> int:
         """Of the states of all layers and, until they are there, of the pass."""
         encoder, length = self._document.model.encoder, self._document.num_tokens
-        of_pass = 0 if self._is_whole else kept_bytes(encoder, length, keep_projections=True)
+        of_pass = 0 if self.is_whole else kept_bytes(encoder, length, keep_projections=True)
         return _state_bytes(self._document) + of_pass
 
     def before(self, layer: int) -> Steps[Tensor]:
@@ -56,7 +56,7 @@ class DocumentStates:
         self._steps: Steps[None] | None = self._read()
 
     @property
-    def _is_whole(self) -> bool:
+    def is_whole(self) -> bool:
         return len(self._computed) == self._document.model.info.num_layers + 1
 
     def _advance(self) -> None:
@@ -66,7 +66,7 @@ class DocumentStates:
         except Exception:
             self._begin()  # for the other readers
             raise
-        if self._is_whole:
+        if self.is_whole:
             self._steps = None  # and with them the memory of the pass
 
     def _read(self) -> Steps[None]:
@@ -78,7 +78,7 @@ class DocumentStates:
 def states_before(document: OpenDocument, layer: int, cache: ByteCache) -> Steps[Tensor]:
     """What a layer of the document reads: [T, W]."""
     if _states_fit(document, cache):
-        return (yield from _shared_states(document, cache).before(layer))
+        return (yield from _read(document, _shared_states(document, cache), layer, cache))
     # Without a copy of the other layers' states.
     layers = states_by_layer(document.model, document.prepared)
     for _ in range(layer):
@@ -102,12 +102,14 @@ def capture_layers_of(document: OpenDocument, cache: ByteCache) -> Iterator[Step
     # This reference keeps the states while the cache makes room for other documents.
     states = _shared_states(document, cache)
     for index in range(document.model.info.num_layers):
-        yield _captured(document, index, states)
+        yield _captured(document, index, states, cache)
 
 
-def _captured(document: OpenDocument, index: int, states: DocumentStates) -> Steps[CapturedLayer]:
+def _captured(
+    document: OpenDocument, index: int, states: DocumentStates, cache: ByteCache
+) -> Steps[CapturedLayer]:
     before = yield from states.before(index)
-    after = yield from states.before(index + 1)
+    after = yield from _read(document, states, index + 1, cache)
     q, k, v = _projections(document, index, before)
     return CapturedLayer(index=index, before=before, after=after, q=q, k=k, v=v)
 
@@ -126,8 +128,19 @@ def document_capture_bytes(document: OpenDocument, cache: ByteCache) -> int:
 
 def _shared_states(document: OpenDocument, cache: ByteCache) -> DocumentStates:
     states: DocumentStates = cache.get(_key(document)) or DocumentStates(document)
-    cache.put(_key(document), states, states.num_bytes)  # which may have become less
+    cache.put(_key(document), states, states.num_bytes)
     return states
+
+
+def _read(
+    document: OpenDocument, states: DocumentStates, layer: int, cache: ByteCache
+) -> Steps[Tensor]:
+    found = yield from states.before(layer)
+    if cache.get(_key(document)) is not states:  # perhaps there is room for them without the pass
+        yield from states.before(document.model.info.num_layers)
+    if states.is_whole:
+        cache.put(_key(document), states, states.num_bytes)
+    return found
 
 
 def _key(document: OpenDocument) -> tuple[str, str]:

@@ -18,6 +18,7 @@ from engine.analysis.layer_capture import capture_bytes, capture_layers
 from engine.analysis.open_document import OpenDocument, open_document
 from engine.attention_types import AttentionMap, MapOptions
 from engine.model.embedding_model import EmbeddingModel
+from engine.model.tiled_pass import kept_bytes
 from engine.steps import Answer, Steps, advance, finish
 
 LONG = "The otters live by the river, and the tea is dear. " * 400  # several tiles
@@ -116,6 +117,18 @@ def test_a_pass_that_fails_begins_again_for_the_other_readers(
             finish(unlucky)
     expected = [finish(steps) for steps in capture_layers(default_model, document.prepared)][2]
     torch.testing.assert_close(finish(lucky).q, expected.q)
+
+
+def test_states_are_kept_where_there_is_no_room_for_their_pass(
+    default_model: EmbeddingModel, cache: ByteCache
+) -> None:
+    num_tokens = opened(LONG, default_model, cache).num_tokens
+    of_states = 7 * kept_bytes(default_model.encoder, num_tokens, keep_projections=False)
+    small = ByteCache(max_bytes=of_states * 5 // 4, max_idle_s=60)
+    document = opened(LONG, default_model, small)
+    read = count_steps(map_of(document, small, layer=LAST, head=0))
+    again = count_steps(map_of(document, small, layer=LAST, head=1))
+    assert again < read / 2
 
 
 def test_a_document_without_room_for_its_states_is_read_each_time(
