@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -20,18 +21,26 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def language_patched_once() -> Iterator[None]:
-    """Makes interpreted kernels a quarter faster.
-
-    The interpreter puts functions of its own into Triton's language at each launch, and again at
-    each call of a function by the kernel, which has an effect only where it finds Triton's own.
-    """
+def quick_interpreter() -> Iterator[None]:
+    """Makes interpreted kernels twice as fast, by not doing what has no effect or is done again."""
     if os.environ.get("TRITON_INTERPRET") != "1" or find_spec("triton") is None:
         yield
         return
-    language = import_module("triton.language")
     interpreter = import_module("triton.runtime.interpreter")
-    patch_language = interpreter._patch_lang
+    builder = interpreter.interpreter_builder
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interpreter, "_patch_lang", patched_once(interpreter._patch_lang))
+        patch.setattr(interpreter, "_get_np_dtype", kept_by_name(interpreter._get_np_dtype))
+        # It is only looked at where kernels are debugged; compilers leave it out otherwise, too.
+        assert not builder.options.debug
+        patch.setattr(builder, "options", replace(builder.options, sanitize_overflow=False))
+        yield
+
+
+def patched_once(patch_language: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The interpreter puts functions of its own into Triton's language at each launch, and again at
+    each call of a function by the kernel, which has an effect only where it finds Triton's own."""
+    language = import_module("triton.language")
 
     def patch_once(function: Any) -> Any:
         modules = [one for one in (language, language.core) if one.__name__ in seen_by(function)]
@@ -43,9 +52,20 @@ def language_patched_once() -> Iterator[None]:
     def seen_by(function: Any) -> set[str]:
         return {each.__name__ for each in function.__globals__.values() if ismodule(each)}
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interpreter, "_patch_lang", patch_once)
-        yield
+    return patch_once
+
+
+def kept_by_name(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Of a type of Triton's; types of the same name are equal."""
+    kept: dict[str, Any] = {}
+
+    def converted(its_type: Any) -> Any:
+        name = its_type.name
+        if name not in kept:
+            kept[name] = convert(its_type)
+        return kept[name]
+
+    return converted
 
 
 @pytest.fixture
