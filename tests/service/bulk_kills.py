@@ -8,8 +8,10 @@ import subprocess
 import time
 from pathlib import Path
 
+from tests.service.processes import ForkedProcess
 
-def kill_within_a_part(process: subprocess.Popen[bytes], folder: Path) -> None:
+
+def kill_within_a_part(process: subprocess.Popen[bytes] | ForkedProcess, folder: Path) -> None:
     """Kills the job once a part in the folder has a whole piece.
 
     The job stands still while its files are looked at: no piece is seen half written, and the part

@@ -73,6 +73,12 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
 
+def unheard(*arguments: str) -> ForkedProcess:
+    """A command whose output nobody reads."""
+    nowhere = Path(os.devnull)
+    return ForkedProcess(arguments, clean_environment(), stdout=nowhere, stderr=nowhere)
+
+
 def lln(*arguments: str, stdin: str = "", **settings: str) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end, as `subprocess.run` would."""
     with tempfile.TemporaryDirectory() as folder:

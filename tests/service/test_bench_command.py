@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
-import subprocess
-import sys
+import time
 from pathlib import Path
 
-from tests.service.processes import clean_environment
+from tests.service.processes import ForkedProcess, clean_environment
 
 
 def test_rows_outlive_ctrl_c(tmp_path: Path) -> None:
     plan = ("--lengths", "32,16384", "--attentions", "lln_diag", "--repeats", "20")
-    command = [sys.executable, "-m", "service.cli", "bench", *plan, "--out", str(tmp_path)]
-    with subprocess.Popen(
-        command, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as process:
-        assert process.stdout is not None
-        assert b"tokens_per_s" in process.stdout.readline()
-        process.stdout.readline()  # the first row
-        process.send_signal(signal.SIGINT)
-        assert process.wait(120) == 130
+    printed = tmp_path / "printed"
+    printed.touch()
+    process = ForkedProcess(
+        ["bench", *plan, "--out", str(tmp_path)],
+        clean_environment(),
+        stdout=printed,
+        stderr=Path(os.devnull),
+    )
+    while process.poll() is None and printed.read_text().count("\n") < 2:
+        time.sleep(0.01)
+    assert "tokens_per_s" in printed.read_text().splitlines()[0]
+    process.send_signal(signal.SIGINT)  # after the first row
+    assert process.wait(120) == 130
     run = json.loads((tmp_path / "encoder.json").read_text())
     assert (run["state"], run["num_rows"]) == ("interrupted", 2)
     assert [row["tokens"] for row in run["rows"]] == [32]

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.service.clients_apart import environment_with
+from tools import write_docs
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -93,8 +94,7 @@ def test_every_language_has_an_example() -> None:
     assert len(found) > 12
 
 
-def test_tables_are_what_the_code_says() -> None:
-    checked = subprocess.run(
-        [sys.executable, "tools/write_docs.py", "--check"], cwd=ROOT, capture_output=True, text=True
-    )
-    assert checked.returncode == 0, checked.stderr
+def test_tables_are_what_the_code_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process, which has imported what they are made of."""
+    monkeypatch.setattr("sys.argv", ["write_docs.py", "--check"])
+    write_docs.main()  # exits if one is not

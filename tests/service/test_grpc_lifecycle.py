@@ -85,7 +85,7 @@ def test_cancelling_a_call_stops_its_work(channel: grpc.Channel, server: Any) ->
 
 def test_a_deadline_reaches_the_queue(channel: grpc.Channel, server: Any) -> None:
     before = metric(server.http_url, "lln_cancelled_total")
-    call = embeddings_stub(channel).Embed.future(some_work(1_000), timeout=3)
+    call = embeddings_stub(channel).Embed.future(some_work(1_000), timeout=1.5)
     wait_for(lambda: metric(server.http_url, "lln_queue_depth") > 0, "work that waits")
 
     assert call.code() == StatusCode.DEADLINE_EXCEEDED

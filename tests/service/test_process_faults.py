@@ -7,8 +7,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +22,7 @@ from engine.config import EngineConfig
 from engine.errors import CheckpointError, DeviceFailure
 from service.pb.lln.v1 import embeddings_pb2 as pb
 from tests.service.outside import free_port, metric, wait_for
+from tests.service.processes import ForkedProcess, clean_environment, lln
 from tests.service.stubs import embeddings_stub
 
 if TYPE_CHECKING:
@@ -200,37 +199,23 @@ def test_damaged_weights_end_the_process_with_one_line(write_checkpoint: WriteCh
     folder = write_checkpoint()
     weights = folder / "model.safetensors"
     weights.write_bytes(truncate(weights.read_bytes()))
-    found = serve_once(folder)
+    found = lln("serve", LLN_MODELS=str(folder), LLN_HTTP_PORT="0", LLN_GRPC_PORT="0")
     assert found.returncode == 1, found.stderr
     assert "Traceback" not in found.stderr
     assert found.stderr.strip().splitlines()[-1].startswith("lln: ")
 
 
-def serve_once(folder: Path) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("LLN_")}
-    settings = {"LLN_MODELS": str(folder), "LLN_HTTP_PORT": "0", "LLN_GRPC_PORT": "0"}
-    return subprocess.run(
-        [sys.executable, "-m", "service.cli", "serve"],
-        env=kept | settings,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-
-
 def test_sigterm_while_the_models_load_ends_the_process(tmp_path: Path) -> None:
     """Needs a handler: the kernel ignores signals without one for process 1 of a container."""
     port = free_port()
-    settings = {"LLN_HTTP_PORT": str(port), "LLN_GRPC_PORT": "0"}
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "service.cli", "serve"], env=os.environ | settings, stderr=log
-        )
+    environment = clean_environment(LLN_HTTP_PORT=str(port), LLN_GRPC_PORT="0")
+    log = tmp_path / "log"
+    process = ForkedProcess(["serve"], environment, stdout=Path(os.devnull), stderr=log)
     wait_for(lambda: listens(port), "the port, which is taken before the weights are read")
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 128 + signal.SIGTERM
     # Nothing but what it had logged until then.
-    lines = (tmp_path / "log").read_text().splitlines()
+    lines = log.read_text().splitlines()
     assert all(json.loads(line)["level"] == "info" for line in lines)
 
 

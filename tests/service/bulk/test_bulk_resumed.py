@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import pytest
 from service.bulk import parts as bulk_parts
 from tests.service.bulk.command import TEXTS, Run, expected, lines
 from tests.service.bulk_kills import kill_within_a_part
-from tests.service.processes import clean_environment
+from tests.service.processes import unheard
 from tests.synced import note_syncs
 
 
@@ -27,10 +25,7 @@ def test_killed_within_a_part_and_run_again(model: str, run: Run, tmp_path: Path
             file.write(json.dumps({"id": number, "text": text}) + "\n")
     out, fresh = tmp_path / "out.parquet", tmp_path / "fresh.parquet"
     arguments = ["--from", str(corpus), "--model", model, "--out"]
-    command = [sys.executable, "-m", "service.cli", "embed", *arguments, str(out)]
-    process = subprocess.Popen(
-        command, env=clean_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    process = unheard("embed", *arguments, str(out))
     kill_within_a_part(process, tmp_path)
     [begun] = (tmp_path / "out.parquet.partial").glob("*.begun")
     with begun.open("ab") as file:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from tests.service.index.folder import Run
-from tests.service.processes import clean_environment
+from tests.service.processes import unheard
 
 
 def test_reads_only_what_changed(folder: Path, model: str, run: Run) -> None:
@@ -91,10 +89,7 @@ def test_killed_and_run_again(folder: Path, model: str, run: Run, tmp_path: Path
     """Whenever it is killed, what is there is whole, and the next run does the rest."""
     for number in range(60):
         (folder / f"page{number:02}.txt").write_text(f"Page {number}: {CORPUS_LINE * 40}")
-    command = [sys.executable, "-m", "service.cli", "index", str(folder), "--model", model]
-    process = subprocess.Popen(
-        command, env=clean_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    process = unheard("index", str(folder), "--model", model)
     database = folder / ".lln" / "index.sqlite"
     while process.poll() is None and _num_files(database) < 5:
         time.sleep(0.01)
