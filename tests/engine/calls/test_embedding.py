@@ -46,7 +46,7 @@ def test_softmax_equals_sentence_transformers(
     assert min(counts) <= 3
     assert max(counts) > 400
     fits = [at for at, count in enumerate(counts) if count <= 512]
-    theirs = yardstick.encode([texts[at] for at in fits])
+    theirs = yardstick.encode([texts[at] for at in fits], batch_size=4)  # little padding
     cosines = (np.stack([embedded[at].vector for at in fits]) * theirs).sum(1)
     assert cosines.min() > 0.99999
 
@@ -59,7 +59,7 @@ def test_same_text_same_vector(
     real_texts: list[str],
 ) -> None:
     engine = Engine(shipped_models[model], config=cpu_config)
-    lengths = [engine.model.tokenizer.encode_batch([text])[0].num_tokens for text in real_texts]
+    lengths = [item.num_tokens for item in engine.model.tokenizer.encode_batch(real_texts)]
     some = [0, int(np.argmax(lengths)), 7, 30]
     alone = np.stack([engine.embed([real_texts[index]])[0] for index in some])
     shuffled = random.Random(4)
@@ -75,9 +75,10 @@ def test_same_text_same_vector(
 def test_a_batch_moves_no_text_in_its_last_bit(model: str, dtype: str, long_text: str) -> None:
     """Whatever lengths meet: one token, a row beyond a tile, several blocks, a sweep."""
     engine = Engine.load(model, config=EngineConfig(device="cpu", dtype=dtype))
-    ids = engine.model.tokenizer.encode_batch([long_text])[0].ids
+    ids = engine.model.tokenizer.encode_batch([long_text[:20_000]])[0].ids
     lengths = [1, 2, 1025, 17, 511, 700, 64, 63, 2100 if model == "default" else 512, 300, 1]
     texts = [ids[100 * at : 100 * at + length].tolist() for at, length in enumerate(lengths)]
+    assert [len(text) for text in texts] == lengths
     together = engine.embed(texts)
     order = [*range(0, len(texts), 3)][::-1]
     np.testing.assert_array_equal(engine.embed([texts[at] for at in order]), together[order])
@@ -186,7 +187,7 @@ def test_documents_stays_close_to_the_published_model(
 def test_longer_texts_stay_close_to_the_published_model(
     engine: Engine, published: Engine, real_texts: list[str]
 ) -> None:
-    longest = sorted(real_texts, key=len)[-10:]
+    longest = sorted(real_texts, key=len)[-5:]
     cosines = (engine.embed(longest) * published.embed(longest)).sum(1)
     assert cosines.mean() > 0.96
     assert cosines.min() < 0.9999, "none was longer than a block"
@@ -223,11 +224,11 @@ def test_token_ids_give_the_texts_vector(engine: Engine) -> None:
 
 
 def test_a_document_of_several_tiles(engine: Engine, long_text: str) -> None:
-    document = long_text[:30_000]
+    document = long_text[:20_000]
     found = engine.embed_document(
         document, chunks=ChunkPlan(tokens=512, overlap=64, context="late")
     )
-    assert found.tokens > 7_000
+    assert found.tokens > 4_096, "its blocks are the shorter ones"
     assert found.accounting.tokens_embedded == found.tokens
     assert np.linalg.norm(found.vector) == pytest.approx(1, abs=1e-5)
     np.testing.assert_allclose(found.vector, engine.embed([document])[0], atol=2e-6)
