@@ -55,8 +55,8 @@ def text(long_text: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def engine(default_model: EmbeddingModel) -> Engine:
-    return Engine(default_model)
+def engine(shallow_model: EmbeddingModel) -> Engine:
+    return Engine(shallow_model)
 
 
 @pytest.fixture(scope="module")
@@ -115,9 +115,9 @@ def test_the_documents_own_vector_and_its_cost(engine: Engine, text: str) -> Non
     assert one_pass.accounting.tokens_alone == 0
 
 
-def test_a_title_is_read_behind_the_prompt(default_model: EmbeddingModel, text: str) -> None:
-    checkpoint = replace(default_model.checkpoint, prompts={"passage": "passage: "})
-    model = replace(default_model, parts=replace(default_model.parts, checkpoint=checkpoint))
+def test_a_title_is_read_behind_the_prompt(shallow_model: EmbeddingModel, text: str) -> None:
+    checkpoint = replace(shallow_model.checkpoint, prompts={"passage": "passage: "})
+    model = replace(shallow_model, parts=replace(shallow_model.parts, checkpoint=checkpoint))
     plan, options = replace(PLAN, context="late", opening=10), EmbedOptions(prompt_name="passage")
     with Engine(model) as engine:
         document = engine.embed_document(text, chunks=plan, title="A title", options=options)
@@ -195,7 +195,7 @@ def test_chunks_of_one_token(engine: Engine) -> None:
 
 
 def test_progress_goes_on_from_what_is_read_alone(
-    default_model: EmbeddingModel, long_text: str
+    shallow_model: EmbeddingModel, long_text: str
 ) -> None:
     events: list[DocumentEvent] = []
     text = long_text[:12_000]
@@ -208,7 +208,7 @@ def test_progress_goes_on_from_what_is_read_alone(
             np.testing.assert_array_equal(one.vector, other.vector)
         return found.tokens
 
-    tokens = serve([default_model], work)
+    tokens = serve([shallow_model], work)
     progress = [event for event in events if isinstance(event, Progress)]
     done = [event.tokens_done for event in progress]
     assert done == sorted(done)
@@ -219,7 +219,7 @@ def test_progress_goes_on_from_what_is_read_alone(
 
 
 def test_a_deadline_that_the_second_reading_would_miss_is_refused_at_once(
-    default_model: EmbeddingModel, text: str, long_text: str
+    shallow_model: EmbeddingModel, text: str, long_text: str
 ) -> None:
     async def work(engine: AsyncEngine) -> None:
         # Millions of tokens read alone: minutes on any CPU, while planning takes a second.
@@ -228,11 +228,11 @@ def test_a_deadline_that_the_second_reading_would_miss_is_refused_at_once(
             await engine.embed_document(long_text[:24_000], chunks=plan, timeout_s=20)
         await engine.embed_document(text, chunks=replace(plan, context="late"), timeout_s=60)
 
-    serve([default_model], work)
+    serve([shallow_model], work)
 
 
 def test_a_full_queue_refuses_a_document_before_its_passages_are_read(
-    default_model: EmbeddingModel, text: str
+    shallow_model: EmbeddingModel, text: str
 ) -> None:
     config = EngineConfig(device="cpu", max_queue_tokens=1_500)
     begun, let_run = threading.Event(), threading.Event()
@@ -245,7 +245,7 @@ def test_a_full_queue_refuses_a_document_before_its_passages_are_read(
             return super()._run_batch(name, texts)
 
     async def run() -> None:
-        async with HeldEngine([default_model], config=config) as engine:
+        async with HeldEngine([shallow_model], config=config) as engine:
             begun.clear()
             let_run.clear()
             # The first runs, and the others wait behind it.
@@ -265,13 +265,13 @@ def test_a_full_queue_refuses_a_document_before_its_passages_are_read(
 @pytest.mark.parametrize("context", SHARES)
 @pytest.mark.parametrize("title", [None, "Statements of the language"])
 def test_chunks_without_the_documents_vector_are_the_same_chunks(
-    default_model: EmbeddingModel, text: str, context: Context, title: str | None
+    shallow_model: EmbeddingModel, text: str, context: Context, title: str | None
 ) -> None:
     plan = replace(PLAN, context=context)
     reads_title = title is not None and SHARES[context].opening > 0
 
     async def run() -> tuple[DocumentEmbedding, DocumentChunks]:
-        async with AsyncEngine([default_model]) as engine:
+        async with AsyncEngine([shallow_model]) as engine:
             asked: dict[str, Any] = {"chunks": plan, "title": title if reads_title else None}
             options = EmbedOptions(normalize=False)
             whole = await engine.embed_document(text, **asked, options=options)
@@ -289,11 +289,11 @@ def test_chunks_without_the_documents_vector_are_the_same_chunks(
 
 
 def test_chunks_that_need_nothing_of_a_document_do_not_read_it(
-    default_model: EmbeddingModel, text: str
+    shallow_model: EmbeddingModel, text: str
 ) -> None:
     async def tokens_run(context: Context) -> int:
         read = TokensRead()
-        async with AsyncEngine([default_model], observer=read) as engine:
+        async with AsyncEngine([shallow_model], observer=read) as engine:
             before = read.tokens  # of what warms the model up
             await engine.embed_chunks(text, chunks=replace(PLAN, context=context))
         return read.tokens - before

@@ -51,7 +51,7 @@ def with_limit(model: EmbeddingModel, max_tokens: int, prompt: str = "") -> Embe
 
 @pytest.mark.parametrize(("size", "opening"), [(1, 0.0), (1_000, 0.5), (MEGABYTE, 0.0)])
 def test_pieces_give_the_whole_documents_embedding(
-    default_model: EmbeddingModel, size: int, opening: float
+    shallow_model: EmbeddingModel, size: int, opening: float
 ) -> None:
     text = TEXT * 40
     plan = SentencePlan(min_tokens=20, opening=opening)
@@ -61,7 +61,7 @@ def test_pieces_give_the_whole_documents_embedding(
         whole = await engine.embed_document(text, chunks=plan)
         return whole, await stream(engine, text, size, chunks=plan, on_event=events.append)
 
-    whole, streamed = serve([default_model], work)
+    whole, streamed = serve([shallow_model], work)
     assert float(whole.vector @ streamed.vector) > 0.999999
     assert len(whole.chunks) == len(streamed.chunks) == 39
     for one, other in zip(whole.chunks, streamed.chunks, strict=True):
@@ -85,13 +85,13 @@ def test_pieces_give_the_whole_documents_embedding(
     ids=lambda plan: type(plan).__name__,
 )
 def test_packed_swept_and_streamed_are_one(
-    default_model: EmbeddingModel, long_text: str, plan: Chunking
+    shallow_model: EmbeddingModel, long_text: str, plan: Chunking
 ) -> None:
     text = long_text[:4_000]
 
     def with_sweeps_from(num_tokens: int) -> EmbeddingModel:
         config = EngineConfig(device="cpu", min_sweep_tokens=num_tokens)
-        return replace(default_model, config=config)
+        return replace(shallow_model, config=config)
 
     packed = serve(
         [with_sweeps_from(100_000)], lambda engine: engine.embed_document(text, chunks=plan)
@@ -115,7 +115,7 @@ def test_packed_swept_and_streamed_are_one(
 )
 @settings(deadline=None)
 def test_a_document_is_read_as_a_text_is(
-    default_model: EmbeddingModel,
+    shallow_model: EmbeddingModel,
     pieces: list[str],
     prompt: str,
     max_tokens: int,
@@ -123,7 +123,7 @@ def test_a_document_is_read_as_a_text_is(
     name: str | None,
 ) -> None:
     text = "".join(pieces)
-    model = with_limit(default_model, max_tokens, prompt)
+    model = with_limit(shallow_model, max_tokens, prompt)
     options = EmbedOptions(truncate=policy, prompt_name=name if prompt else None)
 
     def outcome(attempt: Callable[[], PreparedText]) -> object:
@@ -140,9 +140,9 @@ def test_a_document_is_read_as_a_text_is(
 
 @pytest.mark.parametrize("policy", ["start", "end"])
 def test_what_is_dropped_is_not_kept_in_memory(
-    default_model: EmbeddingModel, policy: Truncate
+    shallow_model: EmbeddingModel, policy: Truncate
 ) -> None:
-    model = with_limit(default_model, 1_000)
+    model = with_limit(shallow_model, 1_000)
     reader = DocumentReader(model, EmbedOptions(truncate=policy), None, in_pieces=True)
     for _ in range(40):
         reader.feed("some words " * 5_000)
@@ -157,9 +157,9 @@ def test_what_is_dropped_is_not_kept_in_memory(
 
 
 def test_the_prompt_is_no_part_of_chunks_and_is_never_dropped(
-    default_model: EmbeddingModel,
+    shallow_model: EmbeddingModel,
 ) -> None:
-    model = with_limit(default_model, 12, prompt="query: ")
+    model = with_limit(shallow_model, 12, prompt="query: ")
     options = EmbedOptions(prompt_name="query", truncate="start")
     text = "one two. three four. five six seven eight nine ten"
     for plan in (ChunkPlan(tokens=3), SentencePlan(), SpanPlan(spans=(Span(21, 25),))):
@@ -173,8 +173,8 @@ def test_the_prompt_is_no_part_of_chunks_and_is_never_dropped(
     assert embedded.dropped == found.dropped
 
 
-def test_chunks_of_a_truncated_document_end_with_it(default_model: EmbeddingModel) -> None:
-    model = with_limit(default_model, 8)
+def test_chunks_of_a_truncated_document_end_with_it(shallow_model: EmbeddingModel) -> None:
+    model = with_limit(shallow_model, 8)
     text = "One two three. Four five six. Seven."
     found = read(model, [text], EmbedOptions(truncate="end"), SentencePlan())
     assert [text[slice(*chunk.characters)] for chunk in found.chunks] == [
@@ -187,9 +187,9 @@ def test_chunks_of_a_truncated_document_end_with_it(default_model: EmbeddingMode
 
 
 def test_a_document_that_is_too_long_is_refused_before_its_end(
-    default_model: EmbeddingModel,
+    shallow_model: EmbeddingModel,
 ) -> None:
-    model = with_limit(default_model, 1_000)
+    model = with_limit(shallow_model, 1_000)
 
     async def work(engine: AsyncEngine) -> InvalidInput:
         document = engine.open_document()
@@ -208,7 +208,7 @@ def test_a_document_that_is_too_long_is_refused_before_its_end(
     assert 1_000 < error.actual < 300_000
 
 
-def test_nothing_is_taken_after_the_end(default_model: EmbeddingModel) -> None:
+def test_nothing_is_taken_after_the_end(shallow_model: EmbeddingModel) -> None:
     async def work(engine: AsyncEngine) -> None:
         document = engine.open_document()
         await document.feed("a text")
@@ -221,10 +221,10 @@ def test_nothing_is_taken_after_the_end(default_model: EmbeddingModel) -> None:
                 await late
             assert caught.value.code == "document_closed"
 
-    serve([default_model], work)
+    serve([shallow_model], work)
 
 
-def test_time_runs_out_while_pieces_come(default_model: EmbeddingModel) -> None:
+def test_time_runs_out_while_pieces_come(shallow_model: EmbeddingModel) -> None:
     async def work(engine: AsyncEngine) -> None:
         document = engine.open_document(timeout_s=0.001)
         await asyncio.sleep(0.01)
@@ -237,10 +237,10 @@ def test_time_runs_out_while_pieces_come(default_model: EmbeddingModel) -> None:
         with pytest.raises(DeadlineExceeded):
             await late.finish()
 
-    serve([default_model], work)
+    serve([shallow_model], work)
 
 
-def test_plans_are_checked_before_anything_is_read(default_model: EmbeddingModel) -> None:
+def test_plans_are_checked_before_anything_is_read(shallow_model: EmbeddingModel) -> None:
     async def work(engine: AsyncEngine) -> None:
         plans: list[Chunking] = [ChunkPlan(tokens=0), SpanPlan(spans=(Span(3, 2),))]
         plans += [ChunkPlan(opening=opening) for opening in (-0.1, 10.5, float("nan"))]
@@ -250,17 +250,17 @@ def test_plans_are_checked_before_anything_is_read(default_model: EmbeddingModel
                 engine.open_document(chunks=plan)
             assert caught.value.code == "invalid_chunking"
 
-    serve([default_model], work)
+    serve([shallow_model], work)
 
 
 def test_chunks_that_overlap_are_read_alone_whatever_the_queue_holds(
-    default_model: EmbeddingModel,
+    shallow_model: EmbeddingModel,
 ) -> None:
     """Together they have many times the document's tokens, and come a few at a time."""
     text, config = "word " * 200, EngineConfig(device="cpu", max_queue_tokens=1_000)
 
     async def run() -> None:
-        async with AsyncEngine([default_model], config=config) as engine:
+        async with AsyncEngine([shallow_model], config=config) as engine:
             found = await engine.embed_document(text, chunks=ChunkPlan(tokens=20, overlap=19))
             assert len(found.chunks) == 181
             assert found.accounting.tokens_alone == 181 * 22 + 33
@@ -270,7 +270,7 @@ def test_chunks_that_overlap_are_read_alone_whatever_the_queue_holds(
 
 
 def test_a_deadline_ends_a_slow_reading(
-    default_model: EmbeddingModel, monkeypatch: pytest.MonkeyPatch
+    shallow_model: EmbeddingModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Chunking a long text can take seconds, in a thread that nobody waits for then."""
 
@@ -281,7 +281,7 @@ def test_a_deadline_ends_a_slow_reading(
     monkeypatch.setattr(DocumentReader, "finish", slow)
 
     async def scenario() -> float:
-        async with AsyncEngine([default_model], config=EngineConfig(device="cpu")) as engine:
+        async with AsyncEngine([shallow_model], config=EngineConfig(device="cpu")) as engine:
             document = engine.open_document(timeout_s=0.2)
             await document.feed("a text")
             began_at = perf_counter()
@@ -293,7 +293,7 @@ def test_a_deadline_ends_a_slow_reading(
 
 
 def test_a_deadline_counts_what_is_read_alone(
-    default_model: EmbeddingModel, long_text: str
+    shallow_model: EmbeddingModel, long_text: str
 ) -> None:
     async def work(engine: AsyncEngine) -> None:
         plan = ChunkPlan(tokens=200, overlap=195, alone=0.5)
@@ -301,10 +301,10 @@ def test_a_deadline_counts_what_is_read_alone(
             await engine.embed_document(long_text[:9_000], chunks=plan, timeout_s=1)
         assert (await engine.embed(["short"]))[0].vector.shape == (384,)
 
-    serve([default_model], work)
+    serve([shallow_model], work)
 
 
-def test_truncated_documents_are_counted(default_model: EmbeddingModel) -> None:
+def test_truncated_documents_are_counted(shallow_model: EmbeddingModel) -> None:
     class Tally(EngineObserver):
         num_truncated = 0
 
@@ -320,11 +320,11 @@ def test_truncated_documents_are_counted(default_model: EmbeddingModel) -> None:
         await document.finish()
         await engine.embed_document("short", options=options)
 
-    serve([with_limit(default_model, 50)], work, observer=tally)
+    serve([with_limit(shallow_model, 50)], work, observer=tally)
     assert tally.num_truncated == 1
 
 
-def test_whole_documents_say_how_long_they_are(default_model: EmbeddingModel) -> None:
+def test_whole_documents_say_how_long_they_are(shallow_model: EmbeddingModel) -> None:
     with pytest.raises(TextTooLong) as caught:
-        prepare_document("some words " * 6_000, with_limit(default_model, 10), EmbedOptions(), None)
+        prepare_document("some words " * 6_000, with_limit(shallow_model, 10), EmbedOptions(), None)
     assert (caught.value.limit, caught.value.actual) == (10, 12_002)

@@ -26,8 +26,8 @@ def body(long_text: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def engine(default_model: EmbeddingModel) -> Engine:
-    return Engine(default_model)
+def engine(shallow_model: EmbeddingModel) -> Engine:
+    return Engine(shallow_model)
 
 
 def vectors(engine: Engine, text: str, plan: ChunkPlan | SpanPlan = PLAN) -> Vector:
@@ -101,10 +101,10 @@ def test_a_title_that_truncation_dropped_is_not_used(engine: Engine, body: str) 
     "chunks", [(f"{TITLE}\n\n", "It tells of them."), (TITLE, "\n\nOf ships.")]
 )
 def test_it_is_found_in_given_chunks(
-    default_model: EmbeddingModel, engine: Engine, chunks: Sequence[str]
+    shallow_model: EmbeddingModel, engine: Engine, chunks: Sequence[str]
 ) -> None:
     async def embed() -> Vector:
-        async with AsyncEngine([default_model]) as asynchronous:
+        async with AsyncEngine([shallow_model]) as asynchronous:
             [document] = await asynchronous.embed_given_chunks([chunks])
             return np.stack([chunk.vector for chunk in document.chunks])
 

@@ -27,10 +27,10 @@ def untitled(text: str) -> str:
 
 
 def test_a_documents_opening_is_added_to_its_chunks(
-    default_model: EmbeddingModel, long_text: str
+    shallow_model: EmbeddingModel, long_text: str
 ) -> None:
     """A document no longer than its opening is its own opening."""
-    with Engine(default_model) as engine:
+    with Engine(shallow_model) as engine:
         plans = (ChunkPlan(tokens=6, context="late", opening=opening) for opening in (None, 0.5))
         plain, moved = (
             engine.embed_document(untitled(long_text)[:100], chunks=plan) for plan in plans
@@ -44,9 +44,9 @@ def test_a_documents_opening_is_added_to_its_chunks(
 
 
 def test_it_is_added_in_proportion_to_a_chunks_own_length(
-    default_model: EmbeddingModel, long_text: str
+    shallow_model: EmbeddingModel, long_text: str
 ) -> None:
-    with Engine(default_model) as engine:
+    with Engine(shallow_model) as engine:
 
         def chunks(opening: float) -> tuple[Chunk, ...]:
             plan, options = (
@@ -62,15 +62,15 @@ def test_it_is_added_in_proportion_to_a_chunks_own_length(
 
 
 def test_read_alone_a_chunk_is_a_text_of_its_own(
-    default_model: EmbeddingModel, long_text: str
+    shallow_model: EmbeddingModel, long_text: str
 ) -> None:
-    with Engine(default_model) as engine:
+    with Engine(shallow_model) as engine:
         text = long_text[:6_000]
         late, half, alone = (
             engine.embed_document(text, chunks=ChunkPlan(tokens=200, context="late", alone=share))
             for share in (0.0, 0.5, 1.0)
         )
-        [ids] = default_model.tokenizer.encode_batch([text])
+        [ids] = shallow_model.tokenizer.encode_batch([text])
         own = engine.embed([ids.ids[slice(*chunk.tokens)].tolist() for chunk in late.chunks])
     assert len(own) > 5
     np.testing.assert_array_equal(late.vector, half.vector)
@@ -90,13 +90,13 @@ def test_the_time_of_passages_that_ran_together_counts_once() -> None:
 
 
 def test_the_opening_is_read_alone_by_the_same_share(
-    default_model: EmbeddingModel, long_text: str
+    shallow_model: EmbeddingModel, long_text: str
 ) -> None:
-    with Engine(default_model) as engine:
+    with Engine(shallow_model) as engine:
         plan = ChunkPlan(tokens=200, alone=1.0, opening=1.0)
         text = untitled(long_text)[:4_000]
         document = engine.embed_document(text, chunks=plan)
-        [ids] = default_model.tokenizer.encode_batch([text])
+        [ids] = shallow_model.tokenizer.encode_batch([text])
         spans = [(1, OPENING_TOKENS), *(chunk.tokens for chunk in document.chunks)]
         opening, *own = engine.embed([ids.ids[slice(*span)].tolist() for span in spans])
     for chunk, wanted in zip(document.chunks, own, strict=True):
@@ -105,10 +105,10 @@ def test_the_opening_is_read_alone_by_the_same_share(
 
 
 def test_a_model_with_prompts_reads_passages_alone_behind_its_prompt(
-    default_model: EmbeddingModel, long_text: str
+    shallow_model: EmbeddingModel, long_text: str
 ) -> None:
-    checkpoint = replace(default_model.checkpoint, prompts={"passage": "passage: "})
-    model = replace(default_model, parts=replace(default_model.parts, checkpoint=checkpoint))
+    checkpoint = replace(shallow_model.checkpoint, prompts={"passage": "passage: "})
+    model = replace(shallow_model, parts=replace(shallow_model.parts, checkpoint=checkpoint))
     options = EmbedOptions(prompt_name="passage")
     with Engine(model) as engine:
         text = long_text[:300]

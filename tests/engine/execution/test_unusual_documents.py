@@ -33,7 +33,7 @@ from tests.engine.serving import serve
     ],
 )
 def test_broken_utf8_is_named_by_its_byte(
-    default_model: EmbeddingModel, pieces: list[bytes], position: int
+    shallow_model: EmbeddingModel, pieces: list[bytes], position: int
 ) -> None:
     async def work(engine: AsyncEngine) -> None:
         document = engine.open_document()
@@ -41,7 +41,7 @@ def test_broken_utf8_is_named_by_its_byte(
             await feed_all(document, pieces)
         assert (caught.value.code, caught.value.actual) == ("invalid_utf8", position)
 
-    serve([default_model], work)
+    serve([shallow_model], work)
 
 
 @given(text=st.text(max_size=60), size=st.integers(1, 7))
@@ -54,7 +54,7 @@ def test_utf8_in_pieces(text: str, size: int) -> None:
 
 
 def test_strings_may_come_in_pieces_but_not_half_characters(
-    default_model: EmbeddingModel,
+    shallow_model: EmbeddingModel,
 ) -> None:
     async def work(engine: AsyncEngine) -> None:
         document = engine.open_document()
@@ -63,14 +63,14 @@ def test_strings_may_come_in_pieces_but_not_half_characters(
             await document.feed("ab\ud800")
         assert (caught.value.code, caught.value.actual) == ("invalid_unicode", "U+D800")
 
-    serve([default_model], work)
+    serve([shallow_model], work)
 
 
-def test_64_megabytes_without_a_space_are_one_unknown_word(default_model: EmbeddingModel) -> None:
+def test_64_megabytes_without_a_space_are_one_unknown_word(shallow_model: EmbeddingModel) -> None:
     started_at = perf_counter()
     pieces = ["go " + "x" * MEGABYTE, *(["x" * MEGABYTE] * 63), " on"]
-    found = read(default_model, pieces, plan=ChunkPlan(tokens=1))
-    assert default_model.tokenizer.tokens_of(found.ids)[1:-1] == ("go", "[UNK]", "on")
+    found = read(shallow_model, pieces, plan=ChunkPlan(tokens=1))
+    assert shallow_model.tokenizer.tokens_of(found.ids)[1:-1] == ("go", "[UNK]", "on")
     assert found.chunks[1].characters == (3, 3 + 64 * MEGABYTE)
     assert perf_counter() - started_at < 20
 
@@ -92,7 +92,7 @@ def test_64_megabytes_without_a_space_are_one_unknown_word(default_model: Embedd
     ],
 )
 def test_unusual_documents_are_embedded(
-    default_model: EmbeddingModel, text: str, num_tokens: int | None
+    shallow_model: EmbeddingModel, text: str, num_tokens: int | None
 ) -> None:
     async def work(engine: AsyncEngine) -> None:
         for plan in (ChunkPlan(), SentencePlan(), HeadingPlan()):
@@ -101,11 +101,11 @@ def test_unusual_documents_are_embedded(
             assert num_tokens in (None, found.tokens)
             assert len(found.chunks) == (0 if found.tokens == 2 else 1)
 
-    serve([default_model], work)
+    serve([shallow_model], work)
 
 
-def test_text_that_cannot_be_cut_is_refused_in_time(default_model: EmbeddingModel) -> None:
+def test_text_that_cannot_be_cut_is_refused_in_time(shallow_model: EmbeddingModel) -> None:
     """Marks that the tokenizer drops never end a word."""
     with pytest.raises(InvalidInput) as caught:
-        read(default_model, ["a", *["\u0301" * (MEGABYTE // 2)] * 9])
+        read(shallow_model, ["a", *["\u0301" * (MEGABYTE // 2)] * 9])
     assert (caught.value.code, caught.value.limit) == ("uncuttable_text", MAX_UNCUT_CHARACTERS)
