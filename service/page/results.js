@@ -45,8 +45,10 @@ export class Results {
     const models = this.sessions.map(({ model }) => model).join(" and ");
     byId("facts").textContent = `${counted(this.first.tokens, "token")}, ${counted(this.first.characters.count, "character")}, read by ${models}`;
     byId("results").classList.toggle("beside", this.sessions.length > 1);
+    const hadFocus = byId("source").contains(document.activeElement);
     show(byId("source"), false);
     show(byId("results"), true);
+    if (hadFocus) byId("results").focus({ preventScroll: true }); // else the keyboard begins at the top again
   }
 
   // Cancels pending requests. The results stay on the page until others replace them.

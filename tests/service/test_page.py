@@ -202,6 +202,16 @@ def test_structure_moves_text_and_map(page: Page) -> None:
     assert window_of(page)[0] >= start
 
 
+def test_the_keyboard_goes_on_from_the_results(page: Page) -> None:
+    """The field that had the focus is hidden then."""
+    page.fill("#text", "A short text.")
+    page.keyboard.press("Control+Enter")
+    settle(page)
+    assert page.evaluate("document.activeElement.id") == "results"
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "edit"
+
+
 def test_keyboard_in_the_grid(page: Page) -> None:
     page.click("#sample")
     settle(page)
