@@ -29,7 +29,7 @@ from engine.errors import DeadlineExceeded, LLNError, RequestCancelled, shown
 from engine.steps import Steps
 from service.errors import MethodNotAllowed
 from service.grpc.arrivals import Arrivals
-from service.grpc.context import Context, send_metadata, text_metadata
+from service.grpc.context import Context, send_metadata, text_metadata, write
 from service.grpc.decoding import Undecodable, decoded, decoder
 from service.grpc.errors import status_on_error
 from service.logs import REQUEST_ID_HEADER, current_request_id, request_id_from
@@ -77,6 +77,7 @@ class MethodHandlers:
         limit: RequestLimit,
         stream_limit: RequestLimit,
         max_message_bytes: int,
+        max_answer_s: float,
     ) -> None:
         self._metrics = metrics
         self._arrivals = arrivals
@@ -84,6 +85,7 @@ class MethodHandlers:
         self._limit = limit
         self._stream_limit = stream_limit
         self._max_message_bytes = max_message_bytes
+        self._max_answer_s = max_answer_s
         self._unguarded: set[str] = set()
 
     def for_service(
@@ -127,19 +129,14 @@ class MethodHandlers:
             if guarded:
                 behaviour = self._checking_keys(behaviour)
             behaviour = self._limited(self._decoding(decode, behaviour))
-            if method.server_streaming:
-                stream = self._streaming(name, behaviour, guard)
-                return grpc.stream_stream_rpc_method_handler(stream, None, encode)
-            once = self._unary(name, behaviour, guard)
-            return grpc.stream_unary_rpc_method_handler(once, None, encode)
-        # A call with one message is registered as a stream of one: grpc would otherwise receive
-        # the message before it calls us.
-        behaviour = self._receiving(decode, behaviour, guarded)
-        if method.server_streaming:
-            stream = self._streaming(name, behaviour, guard)
-            return grpc.stream_stream_rpc_method_handler(stream, None, encode)
-        unary = self._unary(name, behaviour, guard)
-        return grpc.stream_unary_rpc_method_handler(unary, None, encode)
+        else:
+            behaviour = self._receiving(decode, behaviour, guarded)
+        if not method.server_streaming:
+            behaviour = self._answering(behaviour)
+        # Calls with one message, or one answer, are registered as streams of one: grpc would
+        # otherwise receive the message before it calls us, and send the answer after we return.
+        stream = self._streaming(name, behaviour, guard)
+        return grpc.stream_stream_rpc_method_handler(stream, None, encode)
 
     def _receiving(
         self,
@@ -187,11 +184,11 @@ class MethodHandlers:
 
         return behave
 
-    def _unary(self, method: str, behaviour: Behaviour, guard: Guard) -> Behaviour:
-        async def answer(messages: AsyncIterable[bytes], context: Context) -> Message:
-            async with self._call(method, context), guard(context):
-                response: Message = await behaviour(messages, context)
-            return response
+    def _answering(self, behaviour: Behaviour) -> Behaviour:
+        """Sends the only answer of a call, which is open until the client has taken it."""
+
+        async def answer(requests: AsyncIterable[object], context: Context) -> None:
+            await write(context, await behaviour(requests, context), within_s=self._max_answer_s)
 
         return answer
 

@@ -88,7 +88,15 @@ async def grpc_server(
     streams = RequestLimit(
         settings.max_open_streams, metrics, kind="streams", code="too_many_streams"
     )
-    methods = MethodHandlers(metrics, arrivals, keys, limit, streams, settings.grpc_message_bytes)
+    methods = MethodHandlers(
+        metrics,
+        arrivals,
+        keys,
+        limit,
+        streams,
+        max_message_bytes=settings.grpc_message_bytes,
+        max_answer_s=settings.request_timeout_s,
+    )
     handlers = [
         methods.for_service(service, servicer, guarded=service is not _HEALTH)
         for service, servicer in servicers.items()

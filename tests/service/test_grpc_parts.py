@@ -296,7 +296,9 @@ def test_a_client_that_leaves_before_the_first_byte_is_counted(
     metrics = Metrics()
     limit = RequestLimit(1, metrics)
     arrivals = Arrivals(BodyBudget(1000, 1.0, metrics), 1.0, 100)
-    calls = MethodHandlers(metrics, arrivals, ApiKeys(), limit, limit, max_message_bytes=100)
+    calls = MethodHandlers(
+        metrics, arrivals, ApiKeys(), limit, limit, max_message_bytes=100, max_answer_s=1.0
+    )
     context: Any = Gone(failure, seconds_left)
 
     async def call() -> None:

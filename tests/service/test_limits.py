@@ -22,6 +22,7 @@ from starlette.types import Message
 from service.errors import AnswerNotTaken
 from service.http.middleware.observe import _in_pieces
 from service.pb.lln.v1 import embeddings_pb2 as pb
+from service.pb.tei.v1 import tei_pb2
 from tests.service.outside import wait_for
 from tests.service.silent_callers import (
     A_TEXT,
@@ -192,6 +193,27 @@ def test_an_unread_large_answer_times_out(patient: Any) -> None:
         wait_for(lambda: open_files(patient) <= files, "a closed connection", ANSWER_TIMEOUT_S)
     assert "Traceback" not in patient.log()
     assert "without completing" not in patient.log()
+
+
+def test_an_unread_answer_over_grpc_times_out(patient: Any) -> None:
+    """Read as a stream, it stays unread until it is asked for."""
+    method = "tei.v1.Embed/EmbedAll"
+    before = given_up(patient, method)
+    question = tei_pb2.EmbedAllRequest(inputs="word " * 2_500, truncate=True)
+    with grpc.insecure_channel(patient.grpc_address, SMALL_WINDOW) as channel:
+        embed_all: Any = channel.unary_stream(f"/{method}", None, None)
+        unread = embed_all(question.SerializeToString())
+        time.sleep(ANSWER_TIMEOUT_S / 2)  # its answer is ready, and waits
+        assert not has_room(patient)
+        wait_for(lambda: has_room(patient), "the place to be free", 4 * ANSWER_TIMEOUT_S)
+        assert given_up(patient, method) == before + 1
+        unread.cancel()
+        left = embed_all(question.SerializeToString())
+        time.sleep(ANSWER_TIMEOUT_S / 2)
+        left.cancel()
+        wait_for(lambda: has_room(patient), "its place", ANSWER_TIMEOUT_S)
+    assert given_up(patient, method) == before + 1
+    assert "Traceback" not in patient.log()
 
 
 def test_an_unread_file_times_out(patient: Any) -> None:
