@@ -4,6 +4,7 @@
     python -m benchmarks.staleness read --part judge --out FILE    # corpora outside training
     python -m benchmarks.staleness fit FILE                        # engine/living/staleness.json
     python -m benchmarks.staleness widen FILE [FILE ...]           # by documents that grew
+    python -m benchmarks.staleness least FILE [FILE ...]           # by long documents
     python -m benchmarks.staleness judge FILE [FILE ...]
 
 `read` compares kept chunks after each edit with the same document read anew, and appends a line an
@@ -28,7 +29,7 @@ from benchmarks.volumes import volumes
 from engine import Engine
 from engine.evaluation.corpora import available, load_corpus
 from engine.living.record_bytes import from_bytes
-from engine.living.staleness import movement
+from engine.living.staleness import LEAST, movement
 from engine.living_types import LivingEmbedding
 from engine.training.data import Document
 from engine.types import ChunkPlan
@@ -38,7 +39,9 @@ CHARACTERS = 24_000
 """Characters of a document that is read: some 5,000 tokens."""
 LATE = ChunkPlan(tokens=256, context="late")
 SHARE = 0.99
-FACTORS = Path(__file__).resolve().parents[1] / "engine" / "living" / "staleness.json"
+_TRIED = (0.0001, 0.0002, 0.0003, 0.0005, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.01)
+"""Of these the least staleness to state is the first that is enough."""
+MEASURED = Path(__file__).resolve().parents[1] / "engine" / "living" / "staleness.json"
 
 
 def main() -> None:
@@ -49,6 +52,8 @@ def main() -> None:
         fit(options.files)
     elif options.action == "widen":
         widen(options.files)
+    elif options.action == "least":
+        least(options.files)
     else:
         judge(options.files)
 
@@ -117,22 +122,49 @@ def _case(engine: Engine, first: LivingEmbedding, after: str) -> dict[str, Any]:
 def fit(files: Sequence[Path]) -> None:
     """The factors of each calibration: least squares without negative factors, then all of them
     larger until the bound holds for the share of chunks in every corpus."""
-    factors = json.loads(FACTORS.read_text()) if FACTORS.exists() else {}
-    by_calibration: dict[str, list[dict[str, Any]]] = {}
+    measured = json.loads(MEASURED.read_text())
+    for calibration, rows in _by_calibration(files).items():
+        measured[calibration] = {"factors": _fitted(rows), "least": LEAST}
+        print(calibration[:12], measured[calibration])
+    MEASURED.write_text(json.dumps(measured, indent=1) + "\n")
+
+
+def least(files: Sequence[Path]) -> None:
+    """The least staleness to state: with it the bound holds for the share of chunks in every
+    corpus. In long documents an edit hardly moves the sketches, so the factors say too little."""
+    measured = json.loads(MEASURED.read_text())
+    for calibration, rows in _by_calibration(files).items():
+        factors = np.array(measured[calibration]["factors"])
+        stated = np.array([row["moved"][0] for row in rows]) @ factors
+        found = least_for(rows, stated)
+        measured[calibration]["least"] = found
+        num_chunks = sum(len(row["kept"]) for row in rows)
+        print(calibration[:12], f"at least {found:g}, by {num_chunks} chunks")
+    MEASURED.write_text(json.dumps(measured, indent=1) + "\n")
+
+
+def _by_calibration(files: Sequence[Path]) -> dict[str, list[dict[str, Any]]]:
+    """The edits of each calibration that left something to keep."""
+    found: dict[str, list[dict[str, Any]]] = {}
     for row in _rows(files):
         if row["moved"] and row["kept"]:
-            by_calibration.setdefault(row["calibration"], []).append(row)
-    for calibration, rows in by_calibration.items():
-        factors[calibration] = _fitted(rows)
-        print(calibration[:12], factors[calibration])
-    FACTORS.write_text(json.dumps(factors, indent=1) + "\n")
+            found.setdefault(row["calibration"], []).append(row)
+    return found
+
+
+def least_for(rows: Sequence[dict[str, Any]], stated: np.ndarray) -> float:
+    for tried in _TRIED:
+        ratios = _ratios(rows, np.maximum(stated, tried)).values()
+        if min(float((one <= 1).mean()) for one in ratios) >= SHARE:
+            return tried
+    raise ValueError(f"more than {_TRIED[-1]:g} would have to be stated")
 
 
 def widen(files: Sequence[Path]) -> None:
     """Makes the stored factors larger until the bound holds for the share of chunks of documents
     that grew (rows of `benchmarks.growth`, read with these factors). One edit says nothing of
     segments that were read beside others that were stale."""
-    factors = json.loads(FACTORS.read_text())
+    measured = json.loads(MEASURED.read_text())
     ratios: dict[str, list[np.ndarray]] = {}
     for row in _rows(files):
         for way in (one for one in row.values() if isinstance(one, dict) and "stated" in one):
@@ -142,8 +174,9 @@ def widen(files: Sequence[Path]) -> None:
         scale = float(np.quantile(np.concatenate(found), SHARE))
         print(calibration[:12], f"{sum(map(len, found))} chunks, {SHARE:.0%} within {scale:.2f}")
         if scale > 1:
-            factors[calibration] = [float(f"{one * scale:.4g}") for one in factors[calibration]]
-    FACTORS.write_text(json.dumps(factors, indent=1) + "\n")
+            own = measured[calibration]
+            own["factors"] = [float(f"{one * scale:.4g}") for one in own["factors"]]
+    MEASURED.write_text(json.dumps(measured, indent=1) + "\n")
 
 
 def _fitted(rows: Sequence[dict[str, Any]]) -> list[float]:
@@ -230,7 +263,7 @@ def _parser() -> argparse.ArgumentParser:
         help="of a document; beyond the default, short documents are put together",
     )
     reader.add_argument("--out", type=Path, required=True)
-    for name in ("fit", "widen", "judge"):
+    for name in ("fit", "widen", "least", "judge"):
         actions.add_parser(name).add_argument("files", type=Path, nargs="+")
     return parser
 

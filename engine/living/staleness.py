@@ -35,8 +35,9 @@ BESIDE = 0.1
 the merged state are stale themselves, so its present view is not quite that of a fresh reading."""
 
 LEAST = 0.0015
-"""The least staleness stated for a kept segment: smaller movements cannot be distinguished. In long
-documents a new title or opening moves a few chunks by as much, but hardly moves the sketches."""
+"""The least staleness stated for a kept segment of a model for which no other was measured: smaller
+movements cannot be distinguished. In long documents a new title or opening moves a few chunks by as
+much, but hardly moves the sketches."""
 
 UNSEEN = 0.0001
 """The staleness stated for a kept segment whose sketches did not move at all."""
@@ -54,6 +55,13 @@ class View:
     values: Numbers  # [L', H, D, VALUE_DIRECTIONS]
     sinks: Numbers  # [L", 2 (k, v), H, n, SINK_DIRECTIONS], for layers with sinks
     share: float  # of the document outside a block
+
+
+class Measured(NamedTuple):
+    """What was measured for a model."""
+
+    factors: NDArray[np.float64]  # of each part of a movement
+    least: float  # the least staleness that is stated for a kept segment
 
 
 class Movement(NamedTuple):
@@ -108,8 +116,16 @@ def movement(then: View, now: View, model: EmbeddingModel) -> Movement:
 
 def bound(moved: Movement, model: EmbeddingModel) -> float:
     """A bound on 1 - cosine to a fresh vector, for 99 % of kept chunks; 0 to 1."""
-    factors = _factors(model.info.calibration)
-    return min(1.0, float(sum(np.array(moved) * factors)))
+    return min(1.0, float(sum(np.array(moved) * measured_for(model.info.calibration).factors)))
+
+
+def measured_for(calibration: str | None) -> Measured:
+    """For a calibration that was not measured, twice the largest factors of all."""
+    measured = _measured()
+    if calibration in measured:
+        return measured[calibration]
+    largest = np.array([one.factors for one in measured.values()]).max(0)
+    return Measured(2 * largest, LEAST)
 
 
 def _sink_sketches(first: SinkRows, last: SinkRows) -> Iterator[Tensor]:
@@ -152,17 +168,9 @@ def _mixes(model: EmbeddingModel) -> Numbers:
 
 
 @lru_cache(maxsize=1)
-def _measured() -> dict[str, list[float]]:
-    stored: dict[str, list[float]] = json.loads(
-        Path(__file__).with_name("staleness.json").read_text()
-    )
-    return stored
-
-
-def _factors(calibration: str | None) -> NDArray[np.float64]:
-    """The factors measured for this calibration, or the largest of all, twice."""
-    measured = _measured()
-    if calibration in measured:
-        return np.array(measured[calibration])
-    largest: NDArray[np.float64] = np.array(list(measured.values())).max(0)
-    return 2 * largest
+def _measured() -> dict[str, Measured]:
+    stored = json.loads(Path(__file__).with_name("staleness.json").read_text())
+    return {
+        calibration: Measured(np.array(one["factors"]), one["least"])
+        for calibration, one in stored.items()
+    }

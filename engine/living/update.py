@@ -21,7 +21,7 @@ from engine.living.pooling import pooled_whole
 from engine.living.prepare import LivingDocument
 from engine.living.record import DocumentRecord, KeptSegment, SegmentVectors, identity_of
 from engine.living.record_bytes import to_bytes
-from engine.living.staleness import BESIDE, LEAST, UNSEEN, bound, movement, view_of
+from engine.living.staleness import BESIDE, UNSEEN, bound, measured_for, movement, view_of
 from engine.living_types import LivingChunk, LivingEmbedding, RecordPrecision
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.segmented_pass import SinkRows
@@ -167,8 +167,9 @@ def staleness_of(record: DocumentRecord, model: EmbeddingModel) -> list[float]:
         return own
     rows = [segment.num_rows for segment in record.segments]
     beside = BESIDE * float(np.average(own, weights=rows))
+    least = measured_for(model.info.calibration).least
     return [
-        0.0 if new else min(1.0, max(LEAST, one + beside)) if one else UNSEEN
+        0.0 if new else min(1.0, max(least, one + beside)) if one else UNSEEN
         for one, new in zip(own, is_new, strict=True)
     ]
 
