@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 
 import pytest
@@ -38,12 +39,14 @@ def gives_huge_pages() -> bool:
 @pytest.mark.skipif(not gives_huge_pages(), reason="no huge pages here")
 def test_a_large_tensor_asks_for_huge_pages() -> None:
     # Whether it gets them depends on how much of the machine's memory is in one piece; that it
-    # has asked does not ("hg" in the system's flags).
-    plain = torch.empty(64 * MIB, dtype=torch.uint8)
-    asked = on_huge_pages(torch.empty(64 * MIB, dtype=torch.uint8))
-    assert "hg" not in flags_at(plain.data_ptr() + 32 * MIB)
-    assert "hg" in flags_at(asked.data_ptr() + 32 * MIB)
-    assert int(asked.fill_(1).sum()) == 64 * MIB
+    # has asked does not ("hg" in the system's flags). The mapping is new: a freed one keeps them.
+    memory = mmap.mmap(-1, 64 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    tensor = torch.frombuffer(memory, dtype=torch.uint8)
+    middle = tensor.data_ptr() + 32 * MIB
+    assert "hg" not in flags_at(middle)
+    on_huge_pages(tensor)
+    assert "hg" in flags_at(middle)
+    assert int(tensor.fill_(1).sum()) == 64 * MIB
 
 
 @pytest.mark.parametrize("size", [0, 1, 4096, 3 * MIB])
