@@ -163,10 +163,10 @@ def _killed(
     while len(kills) < options.times:
         log.unlink(missing_ok=True)
         first = len(kills)
-        done = False
-        while not done:
+        status: int | None = None
+        while status != 0:
             job = _start(corpus, out, "--ray", "2", *part_tokens, "--sent", str(log))
-            started = time.time()
+            started, is_killed = time.time(), False
             while job.poll() is None and len(kills) < options.times:
                 if not _is_under_way(job, log, started):
                     continue
@@ -175,10 +175,12 @@ def _killed(
                     continue
                 kills.append(time.time())
                 print(what, len(kills), file=sys.stderr, flush=True)
-                if what != "worker":
+                if is_killed := what != "worker":
                     break
                 started = kills[-1]
-            done = job.wait() == 0
+            status = job.wait()
+            if status and not is_killed:
+                raise RuntimeError(f"the job ended with status {status}, and nobody killed it")
         equal.append(_same(out, plain))
         out.unlink()
         if kills[first:]:

@@ -1,4 +1,4 @@
-"""Long documents that grow, and questions whose answers are passages of theirs.
+"""Long documents that grow, and questions that their passages answer.
 
 A passage is asked for by its title and heading or its first sentence, which the text does not hold.
 """

@@ -159,7 +159,8 @@ def _check_numbers(chosen: Chosen) -> None:
 
 
 def _check_further(chosen: Chosen) -> None:
-    """Training continues with the model's own calibration; only --rise may change, by itself."""
+    """Training continues with the model's own calibration. Only --rise may be given, and only
+    without --train."""
     given = [option for option in CALIBRATION_OPTIONS if getattr(chosen, option) is not None]
     if given and (given != ["rise"] or chosen.train):
         option = f"--{given[0].replace('_', '-')}"

@@ -30,7 +30,7 @@ export function firstNotBelow(numbers, limit) {
 // Whether a cut here would halve a character of two units.
 export const isWithinPair = (text, unit) => text.codePointAt(unit - 1) > 0xffff;
 
-// The first characters of a text, whole ones: at most so many units.
+// The first whole characters of a text, in at most this many units.
 export function beginning(text, length) {
   return text.slice(0, text.length > length && isWithinPair(text, length) ? length - 1 : length);
 }

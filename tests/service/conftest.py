@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -208,3 +209,28 @@ def page(browser: Browser, http: httpx.Client, answers: Answers) -> Iterator[Pag
     with fresh_tab(browser, str(http.base_url), answers=answers) as tab:
         go(tab)
         yield tab
+
+
+@pytest.fixture(scope="module")
+def ray_folder() -> Iterator[Path]:
+    """A folder with a short path: Ray keeps sockets in it."""
+    pytest.importorskip("ray")
+    with tempfile.TemporaryDirectory(prefix="lln-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def ray_address(ray_folder: Path) -> Iterator[str]:
+    """The address of a Ray cluster of two cores and no GPU."""
+    from tests.service.ray_servers import ray_cluster
+
+    with ray_cluster(ray_folder) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def ray_model(ray_folder: Path, write_checkpoint: Any) -> str:
+    """A small one, in a folder, that reads texts of any length."""
+    from tests.service.ray_servers import small_model
+
+    return small_model(write_checkpoint(), ray_folder / "model")

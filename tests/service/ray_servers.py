@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,13 +34,6 @@ class Served:
     def processes(self, title: str) -> list[int]:
         """The cluster's processes whose titles contain this."""
         return [pid for pid in _ray_processes() if title in _title(pid)]
-
-
-@contextmanager
-def short_folder() -> Iterator[Path]:
-    """A folder with a short path: Ray keeps sockets in it."""
-    with tempfile.TemporaryDirectory(prefix="lln-", ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
 
 
 @contextmanager

@@ -7,7 +7,6 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import httpx
 import numpy as np
@@ -21,15 +20,9 @@ from service.ranks.run import fitted
 from tests.service.processes import lln
 from tests.service.ray_servers import (
     Served,
-    ray_cluster,
     run_lln,
     serving,
-    short_folder,
-    small_model,
 )
-
-if TYPE_CHECKING:
-    from tests.conftest import WriteCheckpoint
 
 RANK = "_be_rank"
 TEXT = "Two machines read one document, each its own half of it. " * 40
@@ -38,32 +31,14 @@ REFUSED = 1
 
 
 @pytest.fixture(scope="module")
-def folder() -> Iterator[Path]:
-    pytest.importorskip("ray")
-    with short_folder() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def cluster(folder: Path) -> Iterator[str]:
-    with ray_cluster(folder) as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def model(folder: Path, write_checkpoint: WriteCheckpoint) -> str:
-    return small_model(write_checkpoint(), folder / "model")
-
-
-@pytest.fixture(scope="module")
-def served(folder: Path, cluster: str, model: str) -> Iterator[Served]:
-    options = ("--ranks", "2", "--address", cluster)
-    with serving(folder, model, *options, LLN_ENGINE__MIN_RANK_TOKENS="64") as running:
+def served(ray_folder: Path, ray_address: str, ray_model: str) -> Iterator[Served]:
+    options = ("--ranks", "2", "--address", ray_address)
+    with serving(ray_folder, ray_model, *options, LLN_ENGINE__MIN_RANK_TOKENS="64") as running:
         yield running
 
 
-def test_a_document_is_read_by_all_ranks(served: Served, model: str) -> None:
-    with Engine.load(model) as engine:
+def test_a_document_is_read_by_all_ranks(served: Served, ray_model: str) -> None:
+    with Engine.load(ray_model) as engine:
         alone = engine.embed_document(TEXT)
     with httpx.Client(base_url=served.url, timeout=60) as http:
         assert http.post("/v1/plan", json={"text": TEXT}).json()["ranks"] == 2
@@ -83,9 +58,9 @@ def test_a_rank_that_dies_is_started_again(served: Served) -> None:
     assert after != before
 
 
-def test_a_cluster_whose_cores_are_taken(served: Served, cluster: str) -> None:
+def test_a_cluster_whose_cores_are_taken(served: Served, ray_address: str) -> None:
     started_at = time.monotonic()
-    options = ("--ranks", "2", "--address", cluster)
+    options = ("--ranks", "2", "--address", ray_address)
     refused = run_lln("serve", *options, LLN_ENGINE__RANK_START_S="1")
     assert refused.returncode == REFUSED
     assert "made no room for 2 ranks of 1 CPU within 1 s" in refused.stderr
@@ -94,8 +69,8 @@ def test_a_cluster_whose_cores_are_taken(served: Served, cluster: str) -> None:
     assert served.process.poll() is None
 
 
-def test_a_cluster_that_is_too_small(cluster: str) -> None:
-    refused = run_lln("serve", "--ranks", "3", "--address", cluster)
+def test_a_cluster_that_is_too_small(ray_address: str) -> None:
+    refused = run_lln("serve", "--ranks", "3", "--address", ray_address)
     assert refused.returncode == REFUSED
     assert "3 ranks of 1 CPU need 3, and the cluster has 2: lower --ranks or --rank-cpus" in (
         refused.stderr

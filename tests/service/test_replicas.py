@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import httpx
@@ -27,16 +27,10 @@ from tests.service.outside import free_port
 from tests.service.processes import clean_environment, lln
 from tests.service.ray_servers import (
     Served,
-    ray_cluster,
     run_lln,
     serving,
-    short_folder,
-    small_model,
 )
 from tests.service.stubs import benchmarks_stub, embeddings_stub, health_stub, tei_stub
-
-if TYPE_CHECKING:
-    from tests.conftest import WriteCheckpoint
 
 TEXT = "two servers, one address"
 RETURN_CODE_OF_FAILURE = 1
@@ -44,26 +38,8 @@ CONFIG = Path(__file__).resolve().parents[2] / "deploy" / "ray" / "serve.yaml"
 
 
 @pytest.fixture(scope="module")
-def temporary() -> Iterator[Path]:
-    pytest.importorskip("ray")
-    with short_folder() as folder:
-        yield folder
-
-
-@pytest.fixture(scope="module")
-def cluster(temporary: Path) -> Iterator[str]:
-    with ray_cluster(temporary) as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def model(temporary: Path, write_checkpoint: WriteCheckpoint) -> str:
-    return small_model(write_checkpoint(), temporary / "model")
-
-
-@pytest.fixture(scope="module")
-def served(temporary: Path, cluster: str, model: str) -> Iterator[Served]:
-    with serving(temporary, model, "--replicas", "2", "--address", cluster) as running:
+def served(ray_folder: Path, ray_address: str, ray_model: str) -> Iterator[Served]:
+    with serving(ray_folder, ray_model, "--replicas", "2", "--address", ray_address) as running:
         yield running
 
 
@@ -80,9 +56,9 @@ def channel(served: Served) -> Iterator[grpc.Channel]:
 
 
 def test_both_protocols_give_the_vectors_of_one_engine(
-    http: httpx.Client, channel: grpc.Channel, model: str
+    http: httpx.Client, channel: grpc.Channel, ray_model: str
 ) -> None:
-    with Engine.load(model) as engine:
+    with Engine.load(ray_model) as engine:
         alone = engine.embed([TEXT])[0].tolist()
     body = {"input": TEXT, "encoding_format": "float"}
     found = [http.post("/v1/embeddings", json=body).json() for _ in range(3)]
@@ -135,11 +111,11 @@ def test_files_are_found_whichever_replica_keeps_them(http: httpx.Client) -> Non
     assert [http.get(f"/v1/files/{made['id']}").status_code for _ in range(4)] == [200] * 4
 
 
-def test_what_a_cluster_cannot_hold_is_refused_at_once(cluster: str) -> None:
-    refused = run_lln("serve", "--replicas", "2", "--replica-gpus", "1", "--address", cluster)
+def test_what_a_cluster_cannot_hold_is_refused_at_once(ray_address: str) -> None:
+    refused = run_lln("serve", "--replicas", "2", "--replica-gpus", "1", "--address", ray_address)
     assert refused.returncode == RETURN_CODE_OF_FAILURE
     assert "2 replicas of 1 GPU need 2, and the cluster has 0: lower --replicas" in refused.stderr
-    refused = run_lln("serve", "--replicas", "1", "--models", "./absent", "--address", cluster)
+    refused = run_lln("serve", "--replicas", "1", "--models", "./absent", "--address", ray_address)
     assert refused.returncode == RETURN_CODE_OF_FAILURE
     assert "absent" in refused.stderr
     assert "looked for on" in refused.stderr
@@ -181,10 +157,10 @@ def test_the_config_for_clusters_is_one_that_serve_takes() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_a_replica_is_killed_while_it_reads(temporary: Path) -> None:
+def test_a_replica_is_killed_while_it_reads(ray_folder: Path) -> None:
     long, short = "A long document. " * 60_000, {"input": TEXT}
     with (
-        serving(temporary, "default", "--replicas", "2") as served,
+        serving(ray_folder, "default", "--replicas", "2") as served,
         httpx.Client(base_url=served.url, timeout=120) as http,
         grpc.insecure_channel(served.grpc_address) as channel,
         ThreadPoolExecutor() as pool,
@@ -213,11 +189,11 @@ def test_a_replica_is_killed_while_it_reads(temporary: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_replicas_are_added_while_many_tokens_wait_and_given_up_afterwards(
-    temporary: Path,
+    ray_folder: Path,
 ) -> None:
-    config = temporary / "serve.py"
+    config = ray_folder / "serve.py"
     config.write_text(SCALING)
-    log = temporary / "scaling.log"
+    log = ray_folder / "scaling.log"
     with log.open("wb") as output:
         finished = subprocess.run(
             [sys.executable, str(config)],

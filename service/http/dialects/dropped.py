@@ -10,8 +10,8 @@ DROPPED_HEADER = "x-lln-dropped-tokens"
 """Tokens that were dropped, for each text that was cut: `2:130, 5:7` for the texts 2 and 5."""
 
 MOST_TOLD = 200
-"""The number of texts whose cuts are told; `...` stands for the others. Many clients and proxies
-refuse an answer with more than 8,190 bytes in a header, or 4,096 in all of them."""
+"""At most this many texts that were cut are listed; `...` stands for the others. Many clients and
+proxies refuse an answer with more than 8,190 bytes in a header, or 4,096 in all of them."""
 
 
 def dropped_headers(costs: Iterable[Accounting]) -> dict[str, str]:

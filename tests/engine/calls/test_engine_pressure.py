@@ -170,7 +170,7 @@ def test_reading_counts_towards_every_deadline(shipped_models: dict[str, Embeddi
 def test_the_first_stop_is_the_one_that_counts(
     shipped_models: dict[str, EmbeddingModel], long_text: str
 ) -> None:
-    """Who has stopped the engine by a deadline of its own does not wait a second time."""
+    """After a stop with a deadline, leaving the engine's context does not wait again."""
     config = EngineConfig(device="cpu", drain_timeout_s=60, min_sweep_tokens=1_000_000)
     tally = Tally()
 
