@@ -25,7 +25,7 @@ from engine.platform.memory import PeakMemory
 
 
 def rows_of(model: EmbeddingModel, *attentions: str, training: bool = False) -> list[EncoderRow]:
-    plan = EncoderPlan.checked([40, 300], attentions, 1, model, training=training)
+    plan = EncoderPlan.checked([20, 90], attentions, 1, model, training=training)
     return [row for rows in encoder_rows(plan) for row in rows]
 
 
@@ -36,7 +36,7 @@ def some_ids(count: int) -> Tensor:
 def test_every_attention_encodes(default_model: EmbeddingModel) -> None:
     rows = rows_of(default_model, *ATTENTIONS)
     assert [row.attention for row in rows] == [*ATTENTIONS, *ATTENTIONS]
-    assert {row.tokens for row in rows} == {40, 300}
+    assert {row.tokens for row in rows} == {20, 90}
     assert all(row.seconds > 0 and row.work == "forward" for row in rows)
 
 

@@ -26,7 +26,7 @@ def test_many_callers_get_their_own_vectors(
     default_model: EmbeddingModel,
     real_texts: list[str],
 ) -> None:
-    texts = real_texts[:60]
+    texts = real_texts[:30]
 
     async def work(engine: AsyncEngine) -> list[np.ndarray]:
         answers = await asyncio.gather(*(engine.embed([text]) for text in texts))
@@ -39,7 +39,7 @@ def test_many_callers_get_their_own_vectors(
 def test_documents_equal_those_of_the_plain_engine(
     shipped_models: dict[str, EmbeddingModel], default_model: EmbeddingModel, long_text: str
 ) -> None:
-    text, plan = long_text[:10_000], ChunkPlan(tokens=200)
+    text, plan = long_text[:6_000], ChunkPlan(tokens=200)
     served = serve(shipped_models.values(), lambda engine: engine.embed_document(text, chunks=plan))
     plain = Engine(default_model).embed_document(text, chunks=plan)
     np.testing.assert_allclose(served.vector, plain.vector, atol=2e-6)

@@ -295,10 +295,11 @@ def test_a_text_over_the_limit_never_reaches_the_device(
     default_model: EmbeddingModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The caller gets a typed error; the log of the device says nothing of a failure."""
-    words = "word " * (default_model.info.max_tokens + 10)
+    short_sighted = replace(default_model, info=replace(default_model.info, max_tokens=1_000))
+    words = "word " * 1_010
 
     async def sample() -> None:
-        async with AsyncEngine([default_model]) as engine:
+        async with AsyncEngine([short_sighted]) as engine:
             with pytest.raises(TextTooLong):
                 await sample_heads(engine, words)
 

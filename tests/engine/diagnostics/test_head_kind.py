@@ -86,18 +86,21 @@ def test_a_head_of_many_kinds_is_mixed() -> None:
 def test_all_heads_of_a_real_text(
     name: str, long_text: str, request: pytest.FixtureRequest
 ) -> None:
-    """Longer than a block, so that LLN has its share; each row against the dense matrix."""
+    """Longer than a block, so that LLN has its share; a quarter of the heads, others in each layer,
+    against the dense matrix."""
     model: EmbeddingModel = request.getfixturevalue(f"{name}_model")
     text = prepare_document(long_text[:2_350], model, EmbedOptions(), None)
     kinds = token_kinds(model.tokenizer, text.ids)
     assert text.num_embedded > 512
     labels: Counter[str] = Counter()
-    for steps in capture_layers(model, text):
+    for layer, steps in enumerate(capture_layers(model, text)):
         view = replace(head_view(model, finish(steps)), token_kinds=kinds)
         found = read(view, NAME)
-        shares = kind_shares(view)
+        some = range(layer % 4, view.num_heads, 4)
+        shares = kind_shares(view.only(some))
         for kind, share in shares.items():
-            np.testing.assert_allclose(found.beside[kind].values, share, atol=1e-9, err_msg=kind)
+            values = found.beside[kind].values[some]
+            np.testing.assert_allclose(values, share, atol=1e-9, err_msg=kind)
         np.testing.assert_allclose(sum(shares.values()), 1, atol=1e-9)
         assert found.labels == names(found)
         labels.update(found.labels)

@@ -30,7 +30,7 @@ from tests.engine.dense import KINDS, NUM_HEADS, Floats, dense, make_view, read,
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-NUM_TRIALS = 500
+NUM_TRIALS = 250
 SAMPLED = {
     "softmax": (
         "entropy",
