@@ -12,6 +12,8 @@ from grpc.aio import InternalError, ServicerContext, UsageError
 from engine.errors import RequestCancelled
 from service.deadlines import effective_timeout_s
 from service.fairness import write_timeout
+from service.repeated_headers import Pairs, merged, refuse_repeats
+from service.security import ApiKeys
 from service.settings import Settings
 
 Context: TypeAlias = ServicerContext[Any, Any]
@@ -23,10 +25,22 @@ def timeout_s(context: Context, settings: Settings) -> float:
 
 
 def text_metadata(context: Context) -> dict[str, str]:
-    """Returns the client's metadata. Of several values the first counts, as over HTTP."""
-    pairs = reversed(tuple(context.invocation_metadata() or ()))
+    """Returns the client's metadata, without ids that it sent with several values."""
+    return dict(_text_pairs(context))
+
+
+def check_key(context: Context, keys: ApiKeys) -> None:
+    """Raises Unauthenticated as `keys` says, and InvalidInput for several keys in one field."""
+    pairs = _text_pairs(context)
+    refuse_repeats(pairs)
+    metadata = dict(pairs)
+    keys.check(metadata.get("authorization"), metadata.get("x-api-key"))
+
+
+def _text_pairs(context: Context) -> Pairs:
+    pairs = context.invocation_metadata() or ()
     # Names that end in -bin have values of bytes.
-    return {name: value for name, value in pairs if isinstance(value, str)}
+    return merged([(name, value) for name, value in pairs if isinstance(value, str)])
 
 
 async def write(context: Context, message: Message, *, within_s: float | None = None) -> None:

@@ -29,7 +29,7 @@ from engine.errors import DeadlineExceeded, LLNError, RequestCancelled, shown
 from engine.steps import Steps
 from service.errors import MethodNotAllowed
 from service.grpc.arrivals import Arrivals
-from service.grpc.context import Context, send_metadata, text_metadata, write
+from service.grpc.context import Context, check_key, send_metadata, text_metadata, write
 from service.grpc.decoding import Undecodable, decoded, decoder
 from service.grpc.errors import status_on_error
 from service.logs import REQUEST_ID_HEADER, current_request_id, request_id_from
@@ -202,13 +202,9 @@ class MethodHandlers:
     @asynccontextmanager
     async def _guard(self, context: Context) -> AsyncIterator[None]:
         """Requires a key and a request slot, as over HTTP."""
-        self._check_key(context)
+        check_key(context, self._keys)
         with self._limit.slot():
             yield
-
-    def _check_key(self, context: Context) -> None:
-        metadata = text_metadata(context)
-        self._keys.check(metadata.get("authorization"), metadata.get("x-api-key"))
 
     def _checking_keys(self, behaviour: Behaviour) -> Behaviour:
         """Checks the key at each message: it may be revoked while the stream is open."""
@@ -217,7 +213,7 @@ class MethodHandlers:
             requests: AsyncIterable[object], context: Context
         ) -> AsyncIterator[object]:
             async for request in requests:
-                self._check_key(context)
+                check_key(context, self._keys)
                 yield request
 
         def behave(requests: AsyncIterable[object], context: Context) -> Awaitable[Any]:

@@ -6,9 +6,9 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from google.protobuf.descriptor import ServiceDescriptor
 from grpc import aio
 from grpc_health.v1 import health_pb2
-from grpc_reflection.v1alpha import reflection_pb2
 
 from engine.async_engine import AsyncEngine
 from service.addresses import Target
@@ -20,9 +20,10 @@ from service.grpc.benchmarks import BenchmarksServicer
 from service.grpc.diagnostics import DiagnosticsServicer
 from service.grpc.embeddings import EmbeddingsServicer
 from service.grpc.handlers import MethodHandlers
+from service.grpc.health import HealthServicer
 from service.grpc.listening import listen, server_options
 from service.grpc.models import ModelsServicer
-from service.grpc.standard import HealthServicer, ReflectionServicer
+from service.grpc.reflection import VERSIONS, ReflectionServicer
 from service.grpc.streams import StreamTasks
 from service.grpc.tei import TeiEmbedServicer, TeiInfoServicer
 from service.grpc.tei_ranking import TeiRerankServicer, TeiTokenizeServicer
@@ -44,11 +45,10 @@ _TEI_RERANK = tei_pb2.DESCRIPTOR.services_by_name["Rerank"]
 _TEI_TOKENIZE = tei_pb2.DESCRIPTOR.services_by_name["Tokenize"]
 _TEI_INFO = tei_pb2.DESCRIPTOR.services_by_name["Info"]
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
-_REFLECTION = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
 
 _TEI = (_TEI_EMBED, _TEI_RERANK, _TEI_TOKENIZE, _TEI_INFO)
 _OURS = (_EMBEDDINGS, _MODELS, _DIAGNOSTICS, _BENCHMARKS, *_TEI)
-_NAMES = tuple(service.full_name for service in (*_OURS, _HEALTH, _REFLECTION))
+_NAMES = tuple(service.full_name for service in (*_OURS, _HEALTH, *VERSIONS))
 
 
 @asynccontextmanager
@@ -73,7 +73,7 @@ async def grpc_server(
     stream_tasks = StreamTasks()
     arrivals = Arrivals(budget, settings.body_timeout_s, settings.grpc_message_bytes)
     watches = WatchLimit(settings, lambda: metrics.rejected(reason=CODE))
-    servicers = {
+    servicers: dict[ServiceDescriptor, object] = {
         _EMBEDDINGS: EmbeddingsServicer(engine, settings, arrivals, stream_tasks),
         _MODELS: ModelsServicer(engine, settings),
         _DIAGNOSTICS: DiagnosticsServicer(engine, settings),
@@ -83,8 +83,9 @@ async def grpc_server(
         _TEI_INFO: TeiInfoServicer(engine, settings),
         _BENCHMARKS: BenchmarksServicer(engine, settings, jobs, http),
         _HEALTH: HealthServicer(engine, _NAMES, stream_tasks, draining, watches),
-        _REFLECTION: ReflectionServicer(_NAMES, settings, stream_tasks),
     }
+    for version in VERSIONS:
+        servicers[version] = ReflectionServicer(version, _NAMES, settings, stream_tasks)
     streams = RequestLimit(
         settings.max_open_streams, metrics, kind="streams", code="too_many_streams"
     )

@@ -20,7 +20,7 @@ from grpc import StatusCode, aio
 
 from engine.errors import EngineUnavailable
 from service.fairness import read_timeout
-from service.grpc.context import Context, text_metadata
+from service.grpc.context import Context, check_key
 from service.grpc.errors import status_on_error
 from service.grpc.listening import listen, server_options
 from service.grpc.watches import WatchLimit
@@ -85,18 +85,14 @@ class GrpcFront:
     async def _forward(self, method: str, messages: AsyncIterator[bytes], context: Context) -> None:
         async with status_on_error(context):
             if not method.startswith(_HEALTH):
-                self._check_key(context)
+                # The replicas do so too, but a message would have been received by then.
+                check_key(context, self._keys)
             # Only here is a connection a caller's: the replicas see this one's.
             with self._watches.slot(context.peer()) if method == _WATCH else nullcontext():
                 async with read_timeout(self._settings.body_timeout_s):
                     first = await anext(messages, b"")
                 rest = messages if takes_stream(method) else None
                 await self._send(method, first, rest, context)
-
-    def _check_key(self, context: Context) -> None:
-        """The replicas do so too, but a message would have been received by then."""
-        metadata = text_metadata(context)
-        self._keys.check(metadata.get("authorization"), metadata.get("x-api-key"))
 
     async def _send(
         self, method: str, first: bytes, rest: AsyncIterator[bytes] | None, context: Context

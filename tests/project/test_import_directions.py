@@ -59,7 +59,7 @@ BELOW_THE_PROTOCOLS = {
             "logs",
         ),
         *("bulk", "files", "in_order", "index", "large_json", "locks", "metrics", "patience"),
-        *("reader_process", "readers", "repeated_fields"),
+        *("reader_process", "readers", "repeated_fields", "repeated_headers"),
         *(
             "environment",
             "plans",
@@ -162,6 +162,7 @@ ALONE |= {
     "service.patience",
     "service.reader_process",
     "service.repeated_fields",
+    "service.repeated_headers",
     "service.replica",
     "service.version",
 }

@@ -172,3 +172,15 @@ def test_requests_are_counted(embeddings: Any, http: httpx.Client) -> None:
     before = count()
     embeddings.Embed(pb.EmbedRequest(input=inputs("a")))
     assert count() == before + 1
+
+
+def test_a_method_of_one_message_ignores_others(channel: grpc.Channel) -> None:
+    """As docs/api.md says: to look for a second message would cost every call."""
+    opened: Any = channel
+    call = opened.stream_unary(
+        "/lln.v1.Embeddings/Embed",
+        pb.EmbedRequest.SerializeToString,
+        pb.EmbedResponse.FromString,
+    )
+    answer = call(iter([pb.EmbedRequest(input=inputs("a")), pb.EmbedRequest(model="nope")]))
+    assert len(answer.embeddings) == 1

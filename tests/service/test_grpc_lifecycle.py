@@ -1,4 +1,4 @@
-"""Health, reflection, cancellation, and stopping without losing a call."""
+"""Health, cancellation, and stopping without losing a call."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ import grpc
 import pytest
 from grpc import StatusCode
 from grpc_health.v1 import health_pb2
-from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
-    ProtoReflectionDescriptorDatabase,
-)
 
 from service.pb.lln.v1 import embeddings_pb2 as pb
 from service.pb.tei.v1 import tei_pb2
@@ -49,26 +46,6 @@ def test_health_of_an_unknown_service(channel: grpc.Channel) -> None:
     watch = health_stub(channel).Watch(request)
     assert next(watch).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
     watch.cancel()
-
-
-def test_reflection_lists_services_and_their_methods(channel: grpc.Channel) -> None:
-    database = ProtoReflectionDescriptorDatabase(channel)
-
-    assert set(database.get_services()) == {
-        "grpc.health.v1.Health",
-        "grpc.reflection.v1alpha.ServerReflection",
-        "lln.v1.Benchmarks",
-        "lln.v1.Diagnostics",
-        "lln.v1.Embeddings",
-        "lln.v1.Models",
-        "tei.v1.Embed",
-        "tei.v1.Info",
-        "tei.v1.Rerank",
-        "tei.v1.Tokenize",
-    }
-    file = database.FindFileContainingSymbol("lln.v1.Embeddings")
-    [service] = file.service
-    assert [method.name for method in service.method] == ["Embed", "EmbedStream", "EmbedDocument"]
 
 
 def test_cancelling_a_call_stops_its_work(channel: grpc.Channel, server: Any) -> None:

@@ -66,13 +66,20 @@ def test_grpc_requires_a_key(guarded: Any) -> None:
         assert grpc_status(channel, ("x-api-key", FILE_KEY)) is None
 
 
-def test_both_protocols_use_the_first_of_repeated_headers(guarded: Any) -> None:
+def test_both_protocols_refuse_two_keys_in_one_field(guarded: Any) -> None:
     good, bad = ("authorization", f"Bearer {KEY}"), ("authorization", "Bearer no-key-of-this-one")
     with grpc.insecure_channel(guarded.grpc_address) as channel:
-        for headers, opens in (([good, bad], True), ([bad, good], False)):
+        for headers in ([good, bad], [bad, good]):
             answer = httpx.get(f"{guarded.http_url}/v1/models", headers=headers)
-            assert (answer.status_code == 200) is opens
-            assert (grpc_status(channel, *headers) is None) is opens
+            assert answer.status_code == 400
+            error = answer.json()["error"]
+            assert (error["code"], error["param"]) == ("repeated_header", "authorization")
+            assert KEY not in answer.text
+            refused = grpc_status(channel, *headers)
+            assert refused.code() == grpc.StatusCode.INVALID_ARGUMENT
+            assert ("lln-error-code", "repeated_header") in refused.trailing_metadata()
+        assert httpx.get(f"{guarded.http_url}/v1/models", headers=[good, good]).is_success
+        assert grpc_status(channel, good, good) is None
 
 
 def test_every_grpc_service_but_health_is_guarded(guarded: Any) -> None:
@@ -88,11 +95,14 @@ def test_every_grpc_service_but_health_is_guarded(guarded: Any) -> None:
                 channel.unary_unary(method, None, None)(b"")
             error: Any = raised.value
             assert error.code() == grpc.StatusCode.UNAUTHENTICATED, method
-        reflect = channel.stream_stream(
-            "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", None, None
-        )
-        with pytest.raises(grpc.RpcError):
-            list(reflect(iter([b""])))
+        for version in ("v1", "v1alpha"):
+            reflect = channel.stream_stream(
+                f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo", None, None
+            )
+            with pytest.raises(grpc.RpcError) as raised:
+                list(reflect(iter([b""])))
+            error = raised.value
+            assert error.code() == grpc.StatusCode.UNAUTHENTICATED, version
         health = health_stub(channel)
         assert health.Check(health_pb2.HealthCheckRequest()).status == 1
         with pytest.raises(grpc.RpcError) as raised:  # a method of a later release

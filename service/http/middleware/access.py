@@ -9,6 +9,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.http.middleware.observe import METRICS_PATH
+from service.repeated_headers import has_repeats, refuse_repeats
 from service.security import ApiKeys, Origins, RequestLimit
 
 UNGUARDED = frozenset({"/", "/docs", "/openapi.json", "/health", "/health/live", "/health/ready"})
@@ -51,6 +52,8 @@ class AccessMiddleware:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
+        if has_repeats(scope["headers"]):
+            refuse_repeats(headers.items())
         self._origins.check(headers)
         self._keys.check(headers.get("authorization"), headers.get("x-api-key"))
         with nullcontext() if scope["path"] in UNLIMITED else self._limit.slot():

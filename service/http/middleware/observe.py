@@ -25,6 +25,7 @@ from service.fairness import write_timeout
 from service.http.errors import error_response
 from service.logs import REQUEST_ID_HEADER, current_request_id, request_id_from
 from service.metrics import OK, UNMATCHED, Metrics
+from service.repeated_headers import has_repeats, merged
 
 log = logging.getLogger("service.access")
 
@@ -76,6 +77,7 @@ class ObserveMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        _merge_headers(scope)
         headers = Headers(scope=scope)
         record = RequestRecord(
             request_id_from(headers.get(REQUEST_ID_HEADER)),
@@ -144,6 +146,15 @@ class ObserveMiddleware:
         quiet = method in _QUIET and record.code == OK
         level = logging.DEBUG if quiet else logging.INFO
         log.log(level, "request", extra={"fields": fields})
+
+
+def _merge_headers(scope: Scope) -> None:
+    """Headers that come more than once, for all that read them below."""
+    if has_repeats(scope["headers"]):
+        pairs = merged(Headers(scope=scope).items())
+        scope["headers"] = [
+            (name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs
+        ]
 
 
 async def _abort_connection(scope: Scope) -> None:
