@@ -85,7 +85,9 @@ def _bad_values(error: ValidationError, prefix: str = PREFIX) -> Iterator[str]:
         if not problem["loc"]:  # about several settings, which the message names
             yield f"bad settings: {message}"
             continue
-        name = DELIMITER.join(str(part).upper() for part in problem["loc"] if part != "engine")
+        # A number is a place in a list, which is one variable.
+        parts = [part for part in problem["loc"] if isinstance(part, str) and part != "engine"]
+        name = DELIMITER.join(parts).upper()
         is_secret = problem["loc"][0] == "api_keys"
         value = "" if is_secret else f"={problem['input']!r}"
         yield f"bad setting {prefix}{name}{value}: {message}"

@@ -11,7 +11,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from engine.config import EngineConfig, check_aliases
 from engine.errors import InvalidInput
-from service.replica import REPLICA_NAME, host_name
+from service.replica import checked_name, host_name
 from service.security import ApiKeys, TlsFiles, check_api_key, read_key_file, read_origin
 from service.setting_values import is_endpoint, names_in, pairs_in
 
@@ -48,7 +48,6 @@ class Settings(BaseSettings):
 
     models: Annotated[tuple[str, ...], NoDecode] = Field(
         default=("default", "sentence-transformers/all-MiniLM-L6-v2"),
-        min_length=1,
         description="Models to serve, separated by commas. The first is the default for requests.",
     )
     model_aliases: Annotated[Mapping[str, str], NoDecode] = Field(
@@ -152,7 +151,6 @@ class Settings(BaseSettings):
     )
     replica: str = Field(
         "",
-        pattern=f"^({REPLICA_NAME})?$",
         description="This server's name among those behind one address, part of the ids of its "
         "benchmark runs; empty for the host's name.",
     )
@@ -230,6 +228,19 @@ class Settings(BaseSettings):
     @classmethod
     def _read_empty_as_unset(cls, value: Any) -> Any:
         return None if value == "" else value
+
+    @field_validator("models", "http_host", "grpc_host")
+    @classmethod
+    def _refuse_nothing(cls, value: Any) -> Any:
+        """A server with an empty host would listen on all addresses."""
+        if not value:
+            raise ValueError("it is empty; unset it for the default")
+        return value
+
+    @field_validator("replica")
+    @classmethod
+    def _check_replica(cls, name: str) -> str:
+        return checked_name(name) if name else name
 
     @field_validator("cors_origins")
     @classmethod

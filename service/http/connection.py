@@ -234,8 +234,17 @@ class Parser(h11.Connection):
             _check_head(head, event)
             return _in_origin_form(event)
         except h11.RemoteProtocolError as error:
-            self.violation = str(error)
+            self.violation = _stranger_in(unread) or str(error)
             raise
+
+
+def _stranger_in(head: bytes) -> str | None:
+    """What is wrong with the first line if its letters are: clients send them without a word."""
+    line = head.partition(b"\r\n")[0]
+    stranger = next((byte for byte in line if byte > 0x7E), None)
+    if stranger is None:
+        return None
+    return f"its first line has the byte {stranger:#04x}; percent-encode what is not ASCII (%C3%A9)"
 
 
 def _check_head(head: bytes, request: h11.Request) -> None:

@@ -105,6 +105,14 @@ def test_a_broken_head_is_refused(head: bytes, connection: socket.socket) -> Non
     assert_refused(connection)
 
 
+def test_letters_that_must_be_encoded_are_named(connection: socket.socket) -> None:
+    """curl sends them as they were typed."""
+    connection.sendall("GET /v1/files?purpose=é HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    content = answered(connection).content
+    assert b"the byte 0xc3; percent-encode what is not ASCII" in content
+    assert b"bytearray" not in content
+
+
 @pytest.mark.parametrize("start", [HEAD + b"X-A: ", b"GET /"])
 def test_a_head_without_end_is_refused(start: bytes, connection: socket.socket) -> None:
     connection.sendall(start + b"a" * MAX_HEAD_BYTES)

@@ -152,6 +152,26 @@ def test_an_invalid_value_is_rejected_in_one_line(
     assert "\n" not in message
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "problem"),
+    [
+        ("LLN_MODELS", "", "='': it is empty; unset it for the default"),
+        # Not all addresses, as a socket would read it.
+        ("LLN_HTTP_HOST", "", "='': it is empty; unset it for the default"),
+        ("LLN_GRPC_HOST", "", "='': it is empty; unset it for the default"),
+        ("LLN_DIALECTS", "cohere,jena", "='jena': Input should be 'cohere', 'infinity', 'jina'"),
+        ("LLN_REPLICA", "one/2", "='one/2': write 1 to 64 letters (A-Z), digits, dots and hyphens"),
+    ],
+)
+def test_an_invalid_value_is_explained(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, problem: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(SettingsError) as refusal:
+        load_settings()
+    assert str(refusal.value).startswith(f"bad setting {variable}{problem}")
+
+
 @pytest.mark.parametrize("value", [",", " ", " , "])
 def test_api_keys_without_a_key_are_rejected(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("LLN_API_KEYS", value)
