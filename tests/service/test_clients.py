@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 import shutil
 import socket
 import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -286,37 +284,3 @@ def test_openai_for_javascript(node_folder: Path, server: Any, http: httpx.Clien
         assert vector == pytest.approx(wanted, abs=1e-6)
     assert found["tokens"] > 0
     assert found["refusal"] == {"status": 400, "code": "empty_text", "param": "input[0]"}
-
-
-def examples(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-
-
-CURL = [example for example in examples("sh") if "curl" in example]
-
-
-def test_there_are_examples() -> None:
-    assert len(CURL) >= 3
-
-
-@pytest.mark.parametrize("example", CURL)
-def test_curl_examples_of_the_readme(server: Any, example: str) -> None:
-    command = example.replace("http://localhost:8000", server.http_url)
-    assert command != example
-    command = command.replace("python3 -c", f"{sys.executable} -c")
-    command = command.replace("[:82000]", "[:8200]")  # a tenth of the document takes a tenth of it
-    finished = subprocess.run(
-        ["sh", "-c", command], capture_output=True, text=True, timeout=120, check=True
-    )
-    first_event, *_ = finished.stdout.splitlines()  # of a stream; other answers are one line
-    assert "error" not in json.loads(first_event)
-
-
-@pytest.mark.parametrize(("client", "printed"), [("OpenAI(", "384 "), ("LLNClient(", "(2, 384)")])
-def test_python_examples_of_the_readme(server: Any, client: str, printed: str) -> None:
-    [example] = [example for example in examples("python") if client in example]
-    script = example.replace("http://localhost:8000", server.http_url)
-    finished = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert finished.stdout.startswith(printed)
