@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from functools import cache
-from pathlib import Path
 
 import pytest
 
+from tests.forked import printed_by_fork
+
 pytest.importorskip("triton")
 
-ROOT = Path(__file__).parents[2]
 PROCESSORS = 132
 NUM_HEADS = 12
 LONG, ONE_LEVEL, TWO_LEVELS, MIDDLE, MIXED, SHORT = (
@@ -68,16 +65,8 @@ Programs = tuple[list[int], list[int]]
 @cache
 def launched() -> dict[tuple[Lengths, int], Programs]:
     """Programs of every launch, forward and backward, by lengths and head size."""
-    run = subprocess.run(
-        [sys.executable, "-c", RECORD, json.dumps([SHAPES, NUM_HEADS])],
-        cwd=ROOT,
-        env={**os.environ, "TRITON_INTERPRET": "0"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr[-3000:]
-    return dict(zip(SHAPES, map(json.loads, run.stdout.splitlines()), strict=True))
+    printed = printed_by_fork(RECORD, json.dumps([SHAPES, NUM_HEADS]), TRITON_INTERPRET="0")
+    return dict(zip(SHAPES, map(json.loads, printed.splitlines()), strict=True))
 
 
 @pytest.mark.parametrize("head_dim", [32, 64])

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-pytest.importorskip("triton")
+from tests.forked import printed_by_fork
 
-ROOT = Path(__file__).parents[2]
+pytest.importorskip("triton")
 
 COMPARE = """
 import torch
@@ -60,13 +55,7 @@ with host.no_driver(lambda *given: launches.append(given)), torch.inference_mode
 
 
 def test_what_is_kept_is_launched_as_triton_would() -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": "0"}
-    command = [sys.executable, "-c", COMPARE]
-    finished = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
-    assert finished.returncode == 0, finished.stderr[-3000:]
-    assert finished.stdout.splitlines() == [
+    assert printed_by_fork(COMPARE, TRITON_INTERPRET="0").splitlines() == [
         "lln_diag_attention, mixed texts, maps, sinks, gate 4",
         "lln_diag_attention, one text 3",
         "softmax_attention, short texts 1",

@@ -1,12 +1,10 @@
-"""Processes of `lln`, forked from one that has already imported it: importing torch takes seconds.
+"""Processes of `lln`, forked from one that has already imported it.
 
-A forked process has an environment, files, signals and an exit code of its own. It cannot show that
-a new interpreter starts and ends well; tests of that run `python -m service.cli`.
+Tests of how a new interpreter starts and ends run `python -m service.cli`.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -15,9 +13,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.forked import forking
 from tests.prices import prices_folder, share_prices
-
-_IMPORTED = ["tests.service.processes", "service.cli.__main__", "service.server", "engine.engine"]
 
 
 def clean_environment(**settings: str) -> dict[str, str]:
@@ -38,10 +35,8 @@ class ForkedProcess:
         stderr: Path,
         stdin: Path = Path(os.devnull),
     ) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(_IMPORTED)
         files = (stdin, stdout, stderr)
-        self._process = context.Process(
+        self._process = forking().Process(
             target=_run, args=(list(arguments), dict(environment), files, prices_folder())
         )
         self._process.start()

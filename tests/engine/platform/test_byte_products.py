@@ -7,8 +7,8 @@ import torch
 from torch.nn import functional as F
 
 from engine.model.int8 import byte_product, quantised
-from tests.engine.limited_processes import printed_by
 from tests.engine.precisions import needs_reduced_int8
+from tests.forked import printed_by_fork
 
 TAIL = 8
 
@@ -73,7 +73,7 @@ def test_pairs_are_neighbours_under_every_limit(limit: str) -> None:
         "y = BYTE_PRODUCT(x, *product_arguments(packed(w), one, none))\n"
         "print(adds_pairs(), int(y.min()))\n"
     )
-    pairs, product = printed_by(code, ONEDNN_MAX_CPU_ISA=limit)
+    pairs, product = printed_by_fork(code, ONEDNN_MAX_CPU_ISA=limit).split()
     assert pairs == "True"
     whole, cut_off = 61 * 255 * 127, 30 * (2**15 - 1) + 255 * 127
     assert int(product) in ((cut_off,) if limit in ("SSE41", "AVX2") else (whole, cut_off))

@@ -188,7 +188,7 @@ def test_a_rank_that_was_not_heard_is_not_silent(
         assert isinstance(keeper, IsBusyOnce)
         keeper.is_armed = True
         eventually(lambda: keeper.was_busy)
-        time.sleep(1)
+        time.sleep(0.4)
         assert rank.is_alive()
         assert fleet.num_present == 2
     assert "is lost" not in caplog.text
