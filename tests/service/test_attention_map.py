@@ -68,8 +68,9 @@ def test_document_stands_for_its_text(http: httpx.Client) -> None:
     assert by_handle == by_text
     assert by_handle["tokens"] == opened["count"]
     assert ask(http, "/v1/structure", document=handle)["document"] == handle
-    found = ask(http, "/v1/diagnostics", document=handle, layers=[3])
-    whole = ask(http, "/v1/diagnostics", text=TEXT, layers=[3])
+    some: dict[str, Any] = {"layers": [3], "instruments": ["entropy", "temperature", "energy"]}
+    found = ask(http, "/v1/diagnostics", document=handle, **some)
+    whole = ask(http, "/v1/diagnostics", text=TEXT, **some)
     for name, reading in whole["instruments"].items():
         again = found["instruments"][name]["values"][0]
         assert again == pytest.approx(reading["values"][0], rel=1e-3), name

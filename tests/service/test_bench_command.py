@@ -12,7 +12,7 @@ from tests.service.processes import ForkedProcess, clean_environment
 
 
 def test_rows_outlive_ctrl_c(tmp_path: Path) -> None:
-    plan = ("--lengths", "32,16384", "--attentions", "lln_diag", "--repeats", "20")
+    plan = ("--lengths", "32,8192", "--attentions", "lln_diag", "--repeats", "20")
     printed = tmp_path / "printed"
     printed.touch()
     process = ForkedProcess(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
@@ -12,14 +12,18 @@ from pydantic import SecretStr
 
 from tests.service.outside import vectors_of
 
+if TYPE_CHECKING:
+    from tests.service.conftest import RunningServer
+
 TEXTS = ["The cat sat on the mat.", "Nothing of note happened.", "naïve 北京 🦊"]
 LONG = " ".join(TEXTS[:2]) * 800
 """Some 10,000 tokens: more than OpenAI's models read, and read whole here."""
 
 
-@pytest.fixture
-def expected(http: httpx.Client) -> Any:
-    return vectors_of(http, input=[*TEXTS, LONG], model="default")
+@pytest.fixture(scope="module")
+def expected(server: RunningServer) -> Any:
+    with httpx.Client(base_url=server.http_url, timeout=60) as http:
+        return vectors_of(http, input=[*TEXTS, LONG], model="default")
 
 
 def assert_same(found: Any, expected: Any) -> None:

@@ -100,7 +100,7 @@ def test_backpressure_from_a_client_that_does_not_read(server: Any) -> None:
         seen = -1
         while seen != num_sent:
             seen = num_sent
-            time.sleep(0.5)
+            time.sleep(0.3)
         return seen
 
     with grpc.insecure_channel(server.grpc_address, SMALL_WINDOW) as channel:

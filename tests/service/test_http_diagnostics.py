@@ -129,7 +129,7 @@ def _finished(http: httpx.Client) -> ClaimList:
         if found.state == "done":
             return found
         assert int(answer.headers["retry-after"]) > 0
-        time.sleep(0.5)
+        time.sleep(0.1)
     raise AssertionError("the claims were not checked in time")
 
 

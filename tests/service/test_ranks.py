@@ -23,7 +23,7 @@ from tests.service.stubs import embeddings_stub
 
 MANUAL = "\n\n".join(topics.values())
 DOCUMENT = MANUAL[:5_000]  # some 1,100 tokens, in stretches of 512 and more
-LONG = MANUAL[:400_000]  # some 90,000 tokens: many seconds on one core
+LONG = MANUAL[:160_000]  # some 36,000 tokens: many seconds on one core
 TILES = 'lln_units_total{kind="sweep_tile"}'
 RANKS = {"LLN_ENGINE__MIN_RANK_TOKENS": "600", "LLN_ENGINE__MIN_SWEEP_TOKENS": "600"}
 
