@@ -14,7 +14,7 @@ from torch import Tensor
 
 from engine.model.block_runs import BlockRun, beyond_blocks, beyond_blocks_in, by_run
 from engine.model.lln_parameters import LLNParameters
-from engine.model.tiled_attention import Tile
+from engine.model.tiled_attention import PassageTile, Tile
 from engine.types import Attention
 from kernels.attention import (
     LLNState,
@@ -25,6 +25,7 @@ from kernels.attention import (
     lln_diag_attention,
     lln_diag_tile,
     lln_read,
+    lln_softmax_tile,
     lln_state,
     sliding_window_attention,
     softmax_attention,
@@ -73,6 +74,12 @@ class SlidingWindowAttention:
         attended = sliding_window_attention(q, tile.k, tile.v, half_window=self.half_window)
         return attended[tile.before : end]
 
+    def linked_state_of(self, k: Tensor, v: Tensor) -> LLNState | None:
+        return None
+
+    def attend_passages(self, tile: PassageTile) -> Tensor:
+        return self(tile.q, tile.k, tile.v, tile.passages)
+
 
 @dataclass(frozen=True)
 class LLNAttention:
@@ -105,13 +112,22 @@ class LLNAttention:
         return True
 
     def state_of(self, k: Tensor, v: Tensor, length: int) -> LLNState | None:
+        return self.linked_state_of(k, v)
+
+    def attend_tile(self, tile: Tile) -> Tensor:
+        return self._read(tile.q, tile.state)
+
+    def linked_state_of(self, k: Tensor, v: Tensor) -> LLNState | None:
         lln = self.parameters
         return lln_state(k, v, beta=lln.beta, k_map=lln.k_map)
 
-    def attend_tile(self, tile: Tile) -> Tensor:
-        assert tile.state is not None, "LLN reads only its state"
+    def attend_passages(self, tile: PassageTile) -> Tensor:
+        return self._read(tile.q, tile.state)
+
+    def _read(self, q: Tensor, state: LLNState | None) -> Tensor:
+        assert state is not None, "LLN reads only its state"
         lln = self.parameters
-        return lln_read(tile.q, tile.state, alpha=lln.alpha, q_map=lln.q_map)
+        return lln_read(q, state, alpha=lln.alpha, q_map=lln.q_map)
 
 
 @dataclass(frozen=True)
@@ -160,6 +176,12 @@ class BlockDiagonalAttention(_InBlocks):
             sinks=tile.sinks,
         )
 
+    def linked_state_of(self, k: Tensor, v: Tensor) -> LLNState | None:
+        return None
+
+    def attend_passages(self, tile: PassageTile) -> Tensor:
+        return softmax_attention(tile.q, tile.k, tile.v, cu_seqlens=tile.passages)
+
 
 @dataclass(frozen=True)
 class LLNDiagAttention(_InBlocks):
@@ -196,9 +218,7 @@ class LLNDiagAttention(_InBlocks):
         return length > self.block_of(length)
 
     def state_of(self, k: Tensor, v: Tensor, length: int) -> LLNState | None:
-        if not self.has_state(length):
-            return None
-        return LLNAttention(self.parameters).state_of(k, v, length)
+        return self.linked_state_of(k, v) if self.has_state(length) else None
 
     def attend_tile(self, tile: Tile) -> Tensor:
         lln = self.parameters
@@ -212,6 +232,22 @@ class LLNDiagAttention(_InBlocks):
             mix_scale=self._beyond(tile.length),
             block_size=self.block_of(tile.length),
             sinks=tile.sinks,
+            q_map=lln.q_map,
+        )
+
+    def linked_state_of(self, k: Tensor, v: Tensor) -> LLNState | None:
+        return LLNAttention(self.parameters).linked_state_of(k, v)
+
+    def attend_passages(self, tile: PassageTile) -> Tensor:
+        assert tile.state is not None, "a document of linked passages has a state"
+        lln = self.parameters
+        return lln_softmax_tile(
+            *(tile.q, tile.k, tile.v),
+            cu_seqlens=tile.passages,
+            state=tile.state,
+            alpha=lln.alpha,
+            mix=lln.mix_of_token,
+            mix_scale=tile.outside.to(lln.mix.dtype),
             q_map=lln.q_map,
         )
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from kernels.attention import LLNState, TileSinks
+from kernels.attention import LLNState, PackedSequences, TileSinks
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,19 @@ class Tile:
     length: int  # of the whole sequence
     state: LLNState | None
     sinks: TileSinks
+
+
+@dataclass(frozen=True)
+class PassageTile:
+    """Some of the linked passages of a document: each attends within itself, and to the rest of
+    the document by LLN's state alone."""
+
+    q: Tensor  # [n, H, D]
+    k: Tensor
+    v: Tensor
+    passages: PackedSequences
+    outside: Tensor  # [passages] which share of the document's tokens is outside each
+    state: LLNState | None  # of the whole document
 
 
 class TiledAttention(Protocol):
@@ -49,5 +62,13 @@ class TiledAttention(Protocol):
         ...
 
     def attend_tile(self, tile: Tile) -> Tensor:
+        """[n, H, D]"""
+        ...
+
+    def linked_state_of(self, k: Tensor, v: Tensor) -> LLNState | None:
+        """What these rows add to LLN's state of a document of linked passages."""
+        ...
+
+    def attend_passages(self, tile: PassageTile) -> Tensor:
         """[n, H, D]"""
         ...

@@ -121,7 +121,7 @@ class TiledPass:
         ends_layer = rows.end == len(self._ids)
         if layer + 1 < len(self._attention):
             projections = self._project(layer + 1, states, rows)
-            next_state = self._with_tile(layer + 1, projections)
+            next_state = self._with_tile(layer + 1, projections, rows)
             if ends_layer:
                 whole_state = self._whole_state(layer + 1, next_state)
         # Everything that may run out of memory is done. From here on the visit takes effect.
@@ -156,10 +156,14 @@ class TiledPass:
     def _embedded(self, rows: Span) -> Tensor:
         ids = torch.from_numpy(self._ids[rows.start : rows.end].astype(np.int64))
         positions = self._positions(rows)
-        return self._encoder.embed(ids.to(self._encoder.device), positions, self._length)
+        return self._encoder.embed(ids.to(self._encoder.device), positions, self._lengths(rows))
 
     def _positions(self, rows: Span) -> Tensor:
         return torch.arange(rows.start, rows.end, device=self._encoder.device)
+
+    def _lengths(self, rows: Span) -> Tensor | int:
+        """Of the texts that these rows belong to, for positions that depend on it."""
+        return self._length
 
     def _project(self, layer: int, states: Tensor, rows: Span) -> Projections:
         made = self._encoder.layers[layer].project(states, self._positions(rows))
@@ -229,12 +233,15 @@ class TiledPass:
         """Whether these rows hold the first sinks, and the last."""
         return rows.start == 0, rows.end == len(self._ids)
 
-    def _with_tile(self, layer: int, projections: Projections) -> LLNState | None:
-        gained = self._attention[layer].state_of(projections.k, projections.v, self._length)
+    def _with_tile(self, layer: int, projections: Projections, rows: Span) -> LLNState | None:
+        gained = self._state_of(layer, projections, rows)
         if gained is None or self._begins_state():
             return gained
         assert self._next_state is not None, "every earlier tile gave a state"
         return merge_states(self._next_state, gained)
+
+    def _state_of(self, layer: int, projections: Projections, rows: Span) -> LLNState | None:
+        return self._attention[layer].state_of(projections.k, projections.v, self._length)
 
     def _begins_state(self) -> bool:
         """Whether the next tile begins a state of its own."""

@@ -14,7 +14,12 @@ from kernels.attention.functional import (
 )
 from kernels.attention.packed_sequences import PackedSequences
 from kernels.attention.state import LLNState, merge_states
-from kernels.attention.tile import TileSinks, block_diagonal_tile, lln_diag_tile
+from kernels.attention.tile import (
+    TileSinks,
+    block_diagonal_tile,
+    lln_diag_tile,
+    lln_softmax_tile,
+)
 
 __all__ = [
     "ArgumentError",
@@ -29,6 +34,7 @@ __all__ = [
     "lln_diag_attention",
     "lln_diag_tile",
     "lln_read",
+    "lln_softmax_tile",
     "lln_state",
     "merge_states",
     "paper_moment_matching",

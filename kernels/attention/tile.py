@@ -12,8 +12,8 @@ from torch import Tensor
 from kernels.attention import arguments, cpu, custom_op
 from kernels.attention.arguments import AffineMap, ArgumentError, Gate, Map, RowsForm
 from kernels.attention.block_softmax import OutsideSinks, block_softmax
-from kernels.attention.functional import block_diagonal_attention, lln_read
-from kernels.attention.packed_sequences import check_cu_seqlens
+from kernels.attention.functional import block_diagonal_attention, lln_read, softmax_attention
+from kernels.attention.packed_sequences import Bounds, check_cu_seqlens
 from kernels.attention.processor import widen
 from kernels.attention.shares import token_shares
 from kernels.attention.state import LLNState
@@ -77,6 +77,34 @@ def lln_diag_tile(
     lln = lln_read(wide, state, alpha=alpha, q_map=q_map)
     shares = token_shares(wide, checked_mix, factor, check_cu_seqlens(None, q))
     return cpu.mix_branches(diag, lln, shares).to(q.dtype)
+
+
+def lln_softmax_tile(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    cu_seqlens: Bounds,
+    state: LLNState,
+    alpha: float | Tensor,
+    mix: float | Tensor | Gate,
+    mix_scale: float | Tensor | None = None,
+    q_map: Map | None = None,
+) -> Tensor:
+    """mix * LLN + (1 - mix) * softmax for some of a document's passages: softmax within each
+    passage, LLN read from the whole document's state. `mix_scale` is that of each passage.
+
+    On a GPU softmax is one launch, and the rest torch operations.
+    """
+    rows = arguments.check_rows(q=q, k=k, v=v)
+    packed = check_cu_seqlens(cu_seqlens, q)
+    checked_mix = arguments.check_mix_or_gate(mix, rows)
+    factor = arguments.check_mix_scale(mix_scale, rows, packed.count)
+    inside = softmax_attention(q, k, v, cu_seqlens=packed)
+    wide = widen(q)
+    lln = lln_read(wide, state, alpha=alpha, q_map=q_map)
+    shares = token_shares(wide, checked_mix, factor, packed)
+    return cpu.mix_branches(inside, lln, shares).to(q.dtype)
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, sinks: TileSinks) -> RowsForm:
