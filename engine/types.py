@@ -80,7 +80,7 @@ class Embedding:
     accounting: Accounting
 
 
-Context: TypeAlias = Literal["balanced", "late", "alone", "title", "opening", "one_pass"]
+Context: TypeAlias = Literal["balanced", "late", "alone", "title", "opening", "one_pass", "linked"]
 """What a chunk's vector takes from its document. `engine.text.chunking.SHARES` has the numbers."""
 
 
@@ -93,7 +93,8 @@ class _LateChunks:
     document's opening. "late": the late chunk alone. "alone": the passage read alone. "title": as
     balanced, with as much of the opening as of the chunk. "opening": the passage read alone, plus
     that share of the opening. "one_pass": the late chunk plus a share of the opening, so that
-    nothing is read twice."""
+    nothing is read twice. "linked": as opening, but each passage also reads LLN's state of the
+    whole document, which costs no second reading."""
 
     opening: float | None = None
     """How much of the vector of the document's title, told or found at its beginning, or else of

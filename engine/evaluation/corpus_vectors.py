@@ -32,6 +32,7 @@ class Parts:
     alone: Vectors
     late: Vectors
     late_without_lln: Vectors
+    linked: Vectors  # without LLN, linked passages are passages alone
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,13 @@ class Asked:
 
 @dataclass(frozen=True)
 class OnePass:
-    """What one pass of another model gives."""
+    """What one pass of another model gives: late chunks, or linked passages."""
 
     passages: Vectors
     chunks: Vectors
     openings: Vectors
     found: Vectors
+    linked: Mapping[str, Vectors]  # the same four, by name
     wholes: Vectors
     heading_queries: Vectors
     paragraph_queries: Vectors
@@ -100,8 +102,15 @@ def read_corpus(
     with_lln = store.read_whole(model, texts, placed.spans)
     without = store.read_whole(model.with_attention("block_diagonal"), texts, placed.spans)
     alone = store.vectors_of(model, _alone(texts, placed.spans, model.tokenizer))
+    linked = _linked(model, texts, placed, alone, store)
     opening, found, passage, chunk = (
-        Parts(placed.owners[rows], alone[rows], with_lln.late[rows], without.late[rows])
+        Parts(
+            placed.owners[rows],
+            alone[rows],
+            with_lln.late[rows],
+            without.late[rows],
+            linked[rows],
+        )
         for rows in (placed.kinds == kind for kind in PartKind)
     )
     between = model.tokenizer.between_special
@@ -135,6 +144,21 @@ def read_corpus(
     )
 
 
+def _linked(
+    model: EmbeddingModel,
+    texts: Sequence[Ids],
+    placed: PlacedParts,
+    alone: Vectors,
+    store: VectorStore,
+) -> Vectors:
+    """Vectors of all parts as linked passages: a document is read once in passages and once in
+    chunks. Its title and its first words are read alone."""
+    found = alone.copy()
+    for kind in (PartKind.PASSAGE, PartKind.CHUNK):
+        found[placed.kinds == kind] = store.read_linked(model, texts, placed.spans_of(kind))
+    return found
+
+
 def _alone(
     texts: Sequence[Ids], spans: Sequence[Sequence[TokenRange]], tokenizer: TextTokenizer
 ) -> list[Ids]:
@@ -152,6 +176,11 @@ class PartKind(IntEnum):
     PASSAGE = 2
     CHUNK = 3
 
+    @property
+    def part(self) -> str:
+        """The field of `CorpusVectors` that holds these parts."""
+        return ("openings", "found", "passages", "chunks")[self]
+
 
 class PlacedParts:
     """Where the first words, titles, passages and chunks of documents are, in one list."""
@@ -167,11 +196,16 @@ class PlacedParts:
         passages = [one.passages for one in documents]
         chunks = [window_spans(len(one.ids), tokenizer, limits.chunk) for one in documents]
         by_document = list(zip(openings, found, passages, chunks, strict=True))
+        self._by_document = by_document
         self.spans = [list(chain.from_iterable(kinds)) for kinds in by_document]
         self.owners = np.repeat(np.arange(len(documents)), [len(one) for one in self.spans])
         self.kinds = np.concatenate(
             [np.repeat(list(PartKind), [len(kind) for kind in kinds]) for kinds in by_document]
         )
+
+    def spans_of(self, kind: PartKind) -> list[list[TokenRange]]:
+        """Those of one kind, by document."""
+        return [kinds[kind] for kinds in self._by_document]
 
 
 def _one_pass(
@@ -180,13 +214,17 @@ def _one_pass(
     placed: PlacedParts,
     store: VectorStore,
 ) -> OnePass:
-    read = store.read_whole(model, [one.ids for one in documents], placed.spans)
+    texts = [one.ids for one in documents]
+    read = store.read_whole(model, texts, placed.spans)
     openings, found, passages, chunks = (read.late[placed.kinds == kind] for kind in PartKind)
+    alone = store.vectors_of(model, _alone(texts, placed.spans, model.tokenizer))
+    linked = _linked(model, texts, placed, alone, store)
     return OnePass(
         passages=passages,
         chunks=chunks,
         openings=openings,
         found=found,
+        linked={kind.part: linked[placed.kinds == kind] for kind in PartKind},
         wholes=read.whole,
         heading_queries=asked_by_heading(model, documents, store).vectors,
         paragraph_queries=asked_by_paragraph(model, documents, store).vectors,

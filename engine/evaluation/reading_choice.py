@@ -19,13 +19,14 @@ HALF = Reading(late=0.5)
 
 def _as_served(context: Context) -> Reading:
     """The shares of a context, whatever the validation corpora would choose."""
-    alone, opening, title = SHARES[context]
-    return Reading(late=1 - alone, opening=opening, found_title=title)
+    alone, opening, title, linked = SHARES[context]
+    return Reading(late=1 - alone, opening=opening, found_title=title, linked=linked)
 
 
 BALANCED = _as_served("balanced")
 ONE_PASS = _as_served("one_pass")
 OPENING = _as_served("opening")
+LINKED = _as_served("linked")
 LATE_SHARES = (0.0, 0.5, 1.0)
 ADDED_SHARES = (0.0, 0.15, 0.2, 0.3, 0.6, 1.0)
 TITLE_SHARES = (0.15, 0.2, 0.3, 0.45, 0.6, 0.75, 0.9, 1.0, 1.5, 2.0)

@@ -27,6 +27,7 @@ class Reading:
     """A way to read a part of a document: shares of what its vector is made of."""
 
     late: float = 0.0  # the rest is the part read alone
+    linked: bool = False  # parts read alone are linked by LLN
     without_lln: bool = False
     title_before: bool = False
     opening: float = 0.0
@@ -81,7 +82,7 @@ class Reading:
         """Vectors of the whole documents."""
         if self.model:
             return corpus.others[self.model].wholes
-        if not self.late:
+        if not self.late and not self.linked:
             return corpus.means
         return corpus.wholes_without_lln if self.without_lln else corpus.wholes
 
@@ -95,11 +96,13 @@ class Reading:
 
     def _mixed(self, corpus: CorpusVectors, kind: PartName) -> Vectors:
         if self.model:
-            late: Vectors = getattr(corpus.others[self.model], kind)
+            other = corpus.others[self.model]
+            late: Vectors = other.linked[kind] if self.linked else getattr(other, kind)
             return unit(late)
         parts: Parts = getattr(corpus, kind)
+        alone = parts.linked if self.linked and not self.without_lln else parts.alone
         late = parts.late_without_lln if self.without_lln else parts.late
-        return unit(blend_standalone(late, parts.alone, 1 - self.late))
+        return unit(blend_standalone(late, alone, 1 - self.late))
 
 
 def answers_by_heading(corpus: CorpusVectors, reading: Reading) -> Answers:

@@ -27,6 +27,7 @@ from engine.evaluation.reading_choice import (
     BALANCED,
     HALF,
     LATE_SHARES,
+    LINKED,
     ONE_PASS,
     OPENING,
     choose_readings,
@@ -197,6 +198,7 @@ def _on_question(
 _ONE_PASS = (
     "late",
     "one pass",
+    "linked",
     "late and first words",
     "late and title",
     "late and title, for every kind",
@@ -211,6 +213,7 @@ def _comparisons_of(models: Sequence[str], pairs: Sequence[ModelPair]) -> list[t
     rivals = {
         "late": ("passage alone", "late", "half late", "default", "alone and opening"),
         "one pass": ("balanced", "passage alone", "opening"),
+        "linked": ("balanced", "passage alone", "opening", "linked"),
         "late and first words": ("default", "default, first words", "alone and opening"),
         "late and title": ("default", "late and title", "alone and opening"),
         "late and title, for every kind": ("balanced", "passage alone"),
@@ -246,6 +249,8 @@ def _readings(chosen: Mapping[str, Reading], models: Sequence[str]) -> dict[str,
         "alone and opening, for passages": chosen["opening for passages"],
         "balanced": BALANCED,
         "opening": OPENING,
+        "linked": LINKED,
+        "linked, nothing added": replace(LINKED, opening=0.0, found_title=0.0),
         "default": chosen["default"],
         "default, first words": chosen["first words"],
         "default, title told": chosen["title told"],
@@ -258,7 +263,7 @@ def _readings(chosen: Mapping[str, Reading], models: Sequence[str]) -> dict[str,
     for name in _WITH_LATE_CHUNKS:
         found[f"{name} without LLN"] = replace(found[name], without_lln=True)
     for name in models:
-        fixed = {"late": LATE, "one pass": ONE_PASS}
+        fixed = {"late": LATE, "one pass": ONE_PASS, "linked": LINKED}
         for how in _ONE_PASS:
             label = f"{name}, {how}"
             found[label] = replace(fixed[how], model=name) if how in fixed else chosen[label]
@@ -267,6 +272,11 @@ def _readings(chosen: Mapping[str, Reading], models: Sequence[str]) -> dict[str,
 
 COMPARISONS = (
     ("balanced", "opening"),
+    ("linked", "balanced"),
+    ("linked", "opening"),
+    ("linked", "passage alone"),
+    ("linked", "title before"),
+    ("linked, nothing added", "passage alone"),
     ("default", "passage alone"),
     ("default", "title before"),
     ("default", "half late"),

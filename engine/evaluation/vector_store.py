@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.model.embedding_model import EmbeddingModel
-from engine.training.encode import ReadWhole, Vectors, read_whole, vectors_of
+from engine.training.encode import ReadWhole, Vectors, read_linked, read_whole, vectors_of
 from engine.training.model_folder import write_whole
 from engine.training.token_corpus import TokenRange
 from engine.types import Ids
@@ -35,9 +35,15 @@ class VectorStore:
     def read_whole(
         self, model: EmbeddingModel, texts: Sequence[Ids], spans: Sequence[Sequence[TokenRange]]
     ) -> ReadWhole:
-        places = np.array([place for inside in spans for span in inside for place in span])
-        key = _key(model, texts, b"late" + places.tobytes())
+        key = _key(model, texts, b"late" + _places(spans))
         return ReadWhole(*self._kept(key, lambda: read_whole(model, texts, spans), count=2))
+
+    def read_linked(
+        self, model: EmbeddingModel, texts: Sequence[Ids], spans: Sequence[Sequence[TokenRange]]
+    ) -> Vectors:
+        key = _key(model, texts, b"linked" + _places(spans))
+        [vectors] = self._kept(key, lambda: (read_linked(model, texts, spans),), count=1)
+        return vectors
 
     def _kept(
         self, key: str, compute: Callable[[], Iterable[Vectors]], *, count: int
@@ -50,6 +56,10 @@ class VectorStore:
             write_whole(path, lambda unfinished: _save(unfinished, found))
         with np.load(path) as kept:
             return [kept[f"arr_{at}"] for at in range(count)]
+
+
+def _places(spans: Sequence[Sequence[TokenRange]]) -> bytes:
+    return np.array([place for inside in spans for span in inside for place in span]).tobytes()
 
 
 def _save(path: Path, arrays: Sequence[Vectors]) -> None:

@@ -2,8 +2,8 @@
 
 Each passage is read between special tokens of its own, as if it stood alone: softmax sees nothing
 but the passage, and positions begin anew. What it knows of its document is LLN's: in each layer
-every passage reads one state, of the content of all of them. So one reading gives what a passage says itself and
-where it says it. Without LLN the vectors are those of the passages read alone.
+every passage reads one state, of the content of all of them. So one reading gives what a passage
+says itself and where it says it. Without LLN the vectors are those of the passages read alone.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class LinkedPass(TiledPass):
         `around` counts the tokens before and after a passage's own: every passage has the same
         ones there, so LLN's state leaves them out."""
         super().__init__(encoder, ids, keep_projections=keep_projections)
-        assert bounds[0] == 0 and bounds[-1] == len(ids), "every row is in a passage"
+        assert (bounds[0], bounds[-1]) == (0, len(ids)), "every row is in a passage"
         self._bounds = np.asarray(bounds, dtype=np.int64)
         self._places = np.arange(len(ids)) - np.repeat(self._bounds[:-1], np.diff(self._bounds))
         before, after = around

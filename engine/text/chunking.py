@@ -42,6 +42,9 @@ class Shares(NamedTuple):
     title: float
     """Replaces the opening's, where the document has a title, given or found at its beginning."""
 
+    linked: bool = False
+    """Whether passages read alone know their document by LLN; see engine/model/linked_pass.py."""
+
 
 SHARES: dict[Context, Shares] = {
     "balanced": Shares(alone=0.5, opening=0.3, title=0.45),
@@ -50,6 +53,7 @@ SHARES: dict[Context, Shares] = {
     "title": Shares(alone=0.5, opening=1.0, title=1.0),
     "opening": Shares(alone=1.0, opening=0.3, title=0.45),
     "one_pass": Shares(alone=0.0, opening=0.2, title=0.75),
+    "linked": Shares(alone=1.0, opening=0.3, title=0.45, linked=True),
 }
 """What each context means. docs/evaluation/passages.md has the measurements."""
 
@@ -117,6 +121,7 @@ def shares_of(plan: Chunking) -> Shares:
         alone=shares.alone if plan.alone is None else plan.alone,
         opening=shares.opening if plan.opening is None else plan.opening,
         title=shares.title if plan.opening is None else plan.opening,
+        linked=shares.linked,
     )
 
 

@@ -17,11 +17,13 @@ from engine.checkpoint.folder import Pooling
 from engine.errors import InvalidInput
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.encoder import Encoder
-from engine.model.pooling import pool, whole_texts
+from engine.model.linked_pass import LinkedPass, longest_passage
+from engine.model.pooling import PooledSpan, pool, whole_texts
 from engine.model.tiled_pass import TiledPass, can_tile
+from engine.text.linked_passages import linked_rows
 from engine.text.tokenizer import TextTokenizer
 from engine.training.token_corpus import TokenRange
-from engine.types import Ids
+from engine.types import Ids, Span
 
 Vectors: TypeAlias = NDArray[np.float32]
 
@@ -119,6 +121,41 @@ def read_whole(
         wholes.append(pooled[:1])
         parts.append(pooled[1:])
     return ReadWhole(unit(np.concatenate(wholes)), unit(np.concatenate(parts)))
+
+
+@torch.inference_mode()
+def read_linked(
+    model: EmbeddingModel, texts: Sequence[Ids], spans: Sequence[Sequence[TokenRange]]
+) -> Vectors:
+    """Vectors of each text's spans, linked by LLN: [spans of all texts, W]. A model that cannot
+    link them reads them alone."""
+    tokenizer, found = model.tokenizer, []
+    for text, inside in zip(texts, spans, strict=True):
+        content = Span(tokenizer.num_prefix, len(text) - tokenizer.num_suffix)
+        passages = [Span(max(start, content.start), end) for start, end in inside]
+        if not passages:
+            continue
+        if not can_tile(model.encoder):
+            alone = [tokenizer.between_special(text[slice(*span)]) for span in passages]
+            found.append(vectors_of(model, alone))
+            continue
+        rows = linked_rows(
+            *(text, passages, content, tokenizer),
+            longest=longest_passage(model.encoder),
+            prompt=text[:0],
+        )
+        linked = LinkedPass(
+            *(model.encoder, rows.ids, rows.bounds), around=rows.around, keep_projections=True
+        )
+        while not linked.is_done:
+            linked.visit()
+        pools = [PooledSpan(*span) for span in rows.passages]
+        found.append(pool(linked.states, pools, pooling_of(model)).cpu().numpy())
+    return unit(np.concatenate(found)) if found else _no_vectors(model)
+
+
+def _no_vectors(model: EmbeddingModel) -> Vectors:
+    return np.empty((0, model.encoder.weights.width), np.float32)
 
 
 def _states(encoder: Encoder, ids: NDArray[Any], bounds: Sequence[int]) -> Tensor:
