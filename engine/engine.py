@@ -316,8 +316,8 @@ class Engine:
         return [TimedResult(vector, 0.0, compute_s) for vector in vectors]
 
     def _is_tiled(self, text: PreparedText) -> bool:
-        if isinstance(text, SegmentedText):
-            return True
+        if text.is_tiled is not None:
+            return text.is_tiled
         return self._planner.is_tiled(self.model, text.num_embedded)
 
     def _run_tiled(self, text: PreparedText) -> list[Vector]:

@@ -184,9 +184,16 @@ class DocumentCalls(TextRuns):
             max_tokens=self.config.batch_tokens_on(model.encoder.device.type),
             max_texts=self.config.max_batch_sequences,
         )
-        submit = partial(self._submit_piece, session, model, options, deadline, later_tokens)
         results: list[TimedResult[Vector]] = []
         num_tokens = 0
+
+        def report(event: object) -> None:
+            if progress is not None and isinstance(event, Progress) and event.tokens_done:
+                progress.report_alone(num_tokens + event.tokens_done)
+
+        submit = partial(
+            self._submit_piece, session, model, options, deadline, later_tokens, report
+        )
         with deadline.as_a_whole():
             async with aclosing(_two_at_a_time(pieces, submit)) as read:
                 async for piece, found in read:
@@ -204,10 +211,14 @@ class DocumentCalls(TextRuns):
         options: EmbedOptions,
         deadline: Deadline,
         later_tokens: int,
+        on_event: Callable[[object], None],
         piece: Piece,
     ) -> Answers:
         with self._counting_rejections():
-            requests = self._requests(model, piece, options, deadline)
+            requests = [
+                replace(request, on_event=on_event) if request.is_tiled else request
+                for request in self._requests(model, piece, options, deadline)
+            ]
         return session.submit(requests, deadline.left_s, later_tokens=later_tokens)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from engine.errors import InvalidInput
 from engine.execution.input_checks import check_input
 from engine.execution.inputs import PreparedText, max_tokens_of
+from engine.execution.linked_text import with_links
 from engine.execution.prompts import prompt_of
 from engine.execution.told_titles import check_title, title_ids
 from engine.model.embedding_model import EmbeddingModel
@@ -155,7 +156,7 @@ class DocumentReader:
         if shares.opening and self._title_ids is None:
             opening = self._opening(encoded)
             share, begin = opening.share, [opening.tokens]
-        return PreparedText(
+        document = PreparedText(
             ids=encoded.ids,
             spans=(Span(0, encoded.num_tokens), *begin, *(chunk.tokens for chunk in chunks)),
             chunks=tuple(chunks),
@@ -166,6 +167,7 @@ class DocumentReader:
             num_tokens=num_tokens,
             dropped=dropped,
         )
+        return with_links(document, self._model) if shares.linked else document
 
     def _opening(self, encoded: Encoded) -> Opening:
         first = encoded.num_prefix

@@ -15,6 +15,7 @@ from engine.config import EngineConfig
 from engine.errors import InvalidInput, TextTooLong
 from engine.execution.input_checks import check_text
 from engine.execution.inputs import PreparedText, max_tokens_of
+from engine.execution.linked_text import with_links
 from engine.execution.prompts import prompt_ids_of
 from engine.model.embedding_model import EmbeddingModel
 from engine.steps import Steps
@@ -159,7 +160,7 @@ def _joined(
         if shares.opening
         else None
     )
-    return PreparedText(
+    document = PreparedText(
         ids=ids,
         spans=(
             Span(0, len(ids)),
@@ -173,6 +174,7 @@ def _joined(
         num_tokens=len(ids),
         dropped=None,
     )
+    return with_links(document, model) if shares.linked else document
 
 
 def _opening(

@@ -33,6 +33,7 @@ class PreparedText:
     opening: float = 0.0  # how much of its vector, or the title's, is added to each chunk's
     alone: float = 0.0  # how much of each chunk's vector, and the opening's, is as read alone
     title: NDArray[np.int32] | None = None  # read as a text of its own, in place of the opening
+    linked: PreparedText | None = None  # its passages as read together, where each is not alone
     num_prompt: int = 0  # tokens of a prompt before the document's own
     num_tokens: int  # before truncation
     dropped: Span | None  # characters
@@ -60,12 +61,15 @@ class PreparedText:
 
     @property
     def read_alone(self) -> tuple[Span, ...]:
-        """The spans that are read alone too."""
-        return self.spans[1:] if self.alone else ()
+        """The spans that are read alone too, but for linked passages."""
+        if not self.alone:
+            return ()
+        num_linked = 0 if self.linked is None else len(self.chunks)
+        return self.spans[1 : len(self.spans) - num_linked]
 
     @property
     def has_only_passages_alone(self) -> bool:
-        """Whether its chunks take nothing from the document that they stand in."""
+        """Whether its chunks take nothing from a reading of the whole document."""
         return bool(self.chunks) and self.alone == 1
 
     def prompt_ids(self, tokenizer: TextTokenizer) -> Ids:
@@ -128,24 +132,36 @@ def lengths_alone(document: PreparedText, tokenizer: TextTokenizer) -> Iterator[
     if document.title is not None:
         yield len(document.title)
     around = tokenizer.num_prefix + tokenizer.num_suffix + document.num_prompt
-    yield from (around + span.end - span.start for span in _spans_alone(document, tokenizer))
+    for span in _content_of(document.read_alone, document, tokenizer):
+        yield around + span.end - span.start
+    if document.linked is not None:
+        yield document.linked.num_embedded
 
 
 def texts_alone(document: PreparedText, tokenizer: TextTokenizer) -> Iterator[PreparedText]:
     """What the document has read besides, each as a text of its own after the document's prompt:
-    its title, then its opening and its chunks. Nothing if the document asks for neither."""
+    its title, then its opening and its chunks; linked chunks are one text. Nothing if the document
+    asks for neither."""
     if document.title is not None:
         yield PreparedText.whole(document.title)
     prompt = document.prompt_ids(tokenizer)
-    for span in _spans_alone(document, tokenizer):
+    for span in _content_of(document.read_alone, document, tokenizer):
         content = document.ids[span.start : span.end]
         yield PreparedText.whole(tokenizer.between_special(np.concatenate([prompt, content])))
+    if document.linked is not None:
+        yield document.linked
 
 
-def _spans_alone(document: PreparedText, tokenizer: TextTokenizer) -> Iterator[Span]:
-    """The content of the passages that are read alone, without prompt and special tokens."""
+def passages_alone(document: PreparedText, tokenizer: TextTokenizer) -> Iterator[Span]:
+    """The content of its chunks, without prompt and special tokens."""
+    yield from _content_of((chunk.tokens for chunk in document.chunks), document, tokenizer)
+
+
+def _content_of(
+    spans: Iterable[Span], document: PreparedText, tokenizer: TextTokenizer
+) -> Iterator[Span]:
     first, last = document.content_rows(tokenizer)
-    for span in document.read_alone:
+    for span in spans:
         start = max(span.start, first)
         yield Span(start, max(start, min(span.end, last)))
 

@@ -15,7 +15,7 @@ from engine.living.segmented_text import SegmentedText, segmented_text
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.tiled_pass import block_size, can_tile
 from engine.steps import Steps
-from engine.text.chunking import NO_SHARES, Shares, check_chunking, shares_of
+from engine.text.chunking import NO_SHARES, SHARES, Shares, check_chunking, shares_of
 from engine.text.headings.sections import detect_format
 from engine.text.titles import NO_TITLES, Titles, titles_of
 from engine.text.truncation import never_truncated, too_long
@@ -122,6 +122,20 @@ def check_living(
         )
     if chunking is not None:
         check_chunking(chunking)
+        _check_not_linked(chunking)
+
+
+def _check_not_linked(chunking: Chunking) -> None:
+    if shares_of(chunking).linked:
+        known = ", ".join(name for name, shares in SHARES.items() if not shares.linked)
+        raise InvalidInput(
+            f"a record keeps segments that are read whole, so chunks of a document with a record "
+            f"cannot be {chunking.context}; contexts with records: {known}",
+            code="invalid_chunking",
+            param="chunking.context",
+            limit=known,
+            actual=chunking.context,
+        )
 
 
 def _with_format(chunking: Chunking | None, text: str) -> Chunking | None:

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 
 from engine.execution.inputs import PreparedText
+from engine.execution.linked_run import LinkedRun
+from engine.execution.linked_text import LinkedText
 from engine.execution.model_runner import TiledRun
 from engine.living.segmented_text import SegmentedText
 from engine.model.embedding_model import EmbeddingModel
@@ -30,7 +32,14 @@ def open_run(
     on_out_of_memory: Callable[[], None] = lambda: None,
 ) -> TiledRun:
     """The run for a text that is read tile by tile."""
-    kind = SegmentedRun if isinstance(text, SegmentedText) else TiledRun
+    kind: type[TiledRun]
+    match text:
+        case SegmentedText():
+            kind = SegmentedRun
+        case LinkedText():
+            kind = LinkedRun
+        case _:
+            kind = TiledRun
     return kind(model, text, keep_projections=keep_projections, on_out_of_memory=on_out_of_memory)
 
 
