@@ -253,8 +253,11 @@ class LLNDiagAttention(_InBlocks):
 
     def shares(self, q: Tensor, length: int) -> Tensor:
         """LLN's share for queries of one sequence of this length: (H,), or (n, H)."""
-        lln = self.parameters
-        return lln_shares(q, mix=lln.mix_of_token, mix_scale=self._beyond(length))
+        return self.full_shares(q) * self._beyond(length)
+
+    def full_shares(self, q: Tensor) -> Tensor:
+        """LLN's share if all of the document were outside the query's block."""
+        return lln_shares(q, mix=self.parameters.mix_of_token)
 
     def _beyond(self, length: int) -> Tensor:
         mix = self.parameters.mix
