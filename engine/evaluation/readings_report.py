@@ -221,6 +221,7 @@ def _comparisons_of(models: Sequence[str], pairs: Sequence[ModelPair]) -> list[t
     against = [
         (f"{name}, {how}", rival) for name in models for how in _ONE_PASS for rival in rivals[how]
     ]
+    against += [(f"{name}, linked", f"{name}, one pass") for name in models]
     compared = pairs or [ModelPair(first, second) for first, second in pairwise(models)]
     return against + [one.readings(how) for one in compared for how in _ONE_PASS]
 

@@ -41,7 +41,7 @@ def assert_as_on_the_cpu(found: DocumentEmbedding, context: Context, least: floa
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("context", ["balanced", "late", "one_pass"])
+@pytest.mark.parametrize("context", ["balanced", "late", "one_pass", "linked"])
 def test_chunks(context: Context, dtype: str) -> None:
     found = embedded(engine("documents", DEVICE, dtype), context)
     assert_as_on_the_cpu(found, context, LEAST_COSINE[dtype])

@@ -18,6 +18,7 @@ from google.protobuf.json_format import MessageToDict
 from grpc import StatusCode
 from numpy.typing import NDArray
 
+from engine.text.chunking import SHARES
 from service.pb.lln.v1 import embeddings_pb2 as pb
 from tests.service.outside import wait_for
 from tests.service.stubs import embeddings_stub
@@ -94,11 +95,9 @@ def test_pieces_of_any_size_give_the_same_result(embed: Any, http: httpx.Client,
 
 def test_contexts_and_titles_are_those_of_http(embed: Any, http: httpx.Client) -> None:
     text = TEXT[:300]
-    for context in ("balanced", "late", "alone", "title", "opening", "one_pass", None):
+    for context in (*SHARES, None):
         named: dict[str, Any] = {} if context is None else {"context": context}
-        titled = (
-            {"title": "Größe"} if context in ("balanced", "title", "opening", "one_pass") else {}
-        )
+        titled = {"title": "Größe"} if context and SHARES[context].opening else {}
         fields = {"text": text, "chunking": {"type": "fixed", "tokens": 16, **named}, **titled}
         body = fields | {"encoding_format": "base64"}
         whole = http.post("/v1/documents", json=body).json()

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tests.conftest import WriteCheckpoint
 
 PLAN = ChunkPlan(tokens=64)
+UNLINKED = [name for name, shares in SHARES.items() if not shares.linked]
 
 
 class TokensRead(EngineObserver):
@@ -71,15 +72,15 @@ def vectors(engine: Engine, text: str, *, title: str | None = None, **fields: An
 
 
 @pytest.mark.parametrize("begins_with_title", [False, True])
-@pytest.mark.parametrize("context", SHARES)
+@pytest.mark.parametrize("context", UNLINKED)
 def test_a_name_stands_for_its_shares(
     small: Engine, text: str, context: Context, begins_with_title: bool
 ) -> None:
-    alone, opening, title = SHARES[context]
+    alone, opening, title, _ = SHARES[context]
     text = ("Statements\n\n" if begins_with_title else "It says:\n\n") + text
     own = title if begins_with_title else opening
     by_name = vectors(small, text, context=context)
-    for other in SHARES:
+    for other in UNLINKED:
         np.testing.assert_array_equal(
             vectors(small, text, context=other, alone=alone, opening=own), by_name
         )
@@ -145,7 +146,7 @@ def test_titles_that_are_refused(
     error = caught.value
     assert (error.code, error.param) == (code, "title")
     if code == "unused_title":
-        assert error.limit == "balanced, title, opening, one_pass"
+        assert error.limit == "balanced, title, opening, one_pass, linked"
     if code == "title_too_long":
         assert isinstance(error, TextTooLong)
         assert (error.limit, error.actual) == (512, 513)
@@ -157,7 +158,7 @@ def test_a_title_without_chunks_is_refused(engine: Engine) -> None:
 
 
 def test_unknown_contexts_are_refused_with_the_known_ones(engine: Engine) -> None:
-    known = "balanced, late, alone, title, opening, one_pass"
+    known = "balanced, late, alone, title, opening, one_pass, linked"
     with pytest.raises(InvalidInput, match=f"{known}, got 'early'") as caught:
         vectors(engine, "a text", context="early")
     assert (caught.value.code, caught.value.param) == ("invalid_chunking", "chunking.context")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,7 +48,7 @@ def test_every_part_is_a_text_of_its_own(tokenizer: TextTokenizer) -> None:
         own = rows.ids[start + rows.around[0] : end - rows.around[1]]
         whole = tokenizer.between_special(np.concatenate([PROMPT, own]))
         assert rows.ids[start:end].tolist() == whole.tolist()
-    assert sum(contents(rows), []) == ids
+    assert list(chain.from_iterable(contents(rows))) == ids
     assert contents(rows)[0] == ids[:50]
 
 
@@ -56,7 +56,7 @@ def test_a_long_passage_is_read_in_equal_parts(tokenizer: TextTokenizer) -> None
     rows, ids = rows_of(tokenizer, [(0, 200)])
     assert [len(part) for part in contents(rows)] == [66, 67, 67]
     assert rows.passages == (Span(0, len(rows.ids)),)
-    assert sum(contents(rows), []) == ids
+    assert list(chain.from_iterable(contents(rows))) == ids
 
 
 def test_what_is_in_no_passage_comes_last(tokenizer: TextTokenizer) -> None:
