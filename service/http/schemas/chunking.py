@@ -73,7 +73,8 @@ class ChunkingFields(BaseModel):
         description="late: the late chunk. alone: the passage alone. balanced (the default): half "
         "of each and a share of the opening. title: with the opening at weight 1. opening: the "
         "passage alone and that share of the opening. one_pass: the late chunk and a share of the "
-        "opening, so that nothing is read twice.",
+        "opening, so that nothing is read twice. linked: as opening, but passages know of each "
+        "other by LLN.",
     )
     opening: Annotated[float, _share(MOST_OPENING)] | None = Field(
         default=None,
