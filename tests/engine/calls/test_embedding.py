@@ -121,7 +121,7 @@ def test_bfloat16_products_on_a_cpu_move_vectors_by_little(
 
 @pytest.fixture(scope="module")
 def passages(real_texts: list[str], long_text: str) -> list[str]:
-    return [*sorted(real_texts, key=len)[-25::4], long_text[:6_000]]
+    return [*sorted(real_texts, key=len)[-25::8], long_text[:6_000]]
 
 
 @pytest.fixture(scope="module")
@@ -161,9 +161,10 @@ def test_int8_keeps_the_mean_cosine_above_three_nines(
     assert cosines.mean() > 0.999
     cosines = np.append(cosines, (of_words * narrow.embed(words)).sum(1))
     assert 0.99 < cosines.min() < 1 - 1e-6
-    chunks = narrow.embed_document(long_text[:3_000], chunks=ChunkPlan(tokens=256)).chunks
-    assert len(chunks) > 1
-    assert narrow.diagnose(long_text[:1_000], layers=[0], heads=[3]).instruments
+    if model == "default":
+        chunks = narrow.embed_document(long_text[:3_000], chunks=ChunkPlan(tokens=256)).chunks
+        assert len(chunks) > 1
+        assert narrow.diagnose(long_text[:1_000], layers=[0], heads=[3]).instruments
 
 
 @pytest.mark.parametrize(

@@ -239,7 +239,10 @@ def test_calibrated_lln_brings_a_model_nearer_to_its_teacher(
     published_model: EmbeddingModel,
 ) -> None:
     """Compared with the control: the same blocks and sinks without LLN."""
-    plan, texts = CalibrationPlan(num_samples=2, block_size=128), built_in_texts()[:40]
+    plan, texts = (
+        CalibrationPlan(num_samples=2, sample_tokens=384, block_size=128),
+        built_in_texts()[:40],
+    )
     calibrated = published_model.with_calibration(calibrate(published_model, texts, plan))
     windows = sample_windows(published_model, texts, plan)
     control = calibrated.with_attention("block_diagonal")

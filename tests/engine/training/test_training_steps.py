@@ -124,7 +124,7 @@ def test_the_window_loss_holds_documents_near_the_teacher(
     def held(share: float) -> list[StepReport]:
         stage = Stage(
             kind="pairs",
-            steps=8,
+            steps=5,
             lengths=(96,),
             batch_tokens=400,
             rates={"encoder": 3e-3},
