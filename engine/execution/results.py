@@ -171,17 +171,20 @@ class WholeProgress:
         self._send = on_event
         self._tokens = plan.tokens
         self._tokens_alone = plan.tokens_alone
+        self._read_alone = 0
         self._began_at = perf_counter()
 
     def report_alone(self, num_tokens: int) -> None:
-        """Counts tokens that were read alone."""
-        left = self._tokens_alone - num_tokens + self._tokens
+        """Counts tokens that were read alone. A title's may be counted after those of passages that
+        began later: there is no way back."""
+        self._read_alone = max(self._read_alone, num_tokens)
+        left = self._tokens_alone - self._read_alone + self._tokens
         elapsed_s = perf_counter() - self._began_at
         self._send(
             Progress(
-                tokens_done=self._scaled(num_tokens),
+                tokens_done=self._scaled(self._read_alone),
                 tokens_total=self._tokens,
-                seconds_left=elapsed_s * left / num_tokens,
+                seconds_left=elapsed_s * left / self._read_alone,
             )
         )
 

@@ -166,7 +166,7 @@ def test_a_stream_has_progress_while_passages_are_read(small: EmbeddingModel, te
 
     found = serve([small], read, config=EngineConfig(min_sweep_tokens=64))
     done = [event.tokens_done for event in events if isinstance(event, Progress)]
-    assert done == sorted(done)
+    assert done == sorted(done)  # though the short title may be answered after some tiles
     assert done[-1] == found.tokens
     assert sum(one < found.tokens // 2 for one in done) > 3
 
