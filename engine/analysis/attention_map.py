@@ -186,6 +186,8 @@ def open_head(
     attention: HeadAttention | None = cache.get(key)
     if attention is None:
         projected = yield from project_layer(document, layer, cache)
+        attention = cache.get(key)  # a question that waited for the same layer may have opened it
+    if attention is None:
         view = head_view(document.model, projected)
         attention = HeadAttention.of(_single_head(view, head))
         cache.put(key, attention, attention.num_bytes)

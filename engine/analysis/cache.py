@@ -72,6 +72,15 @@ class ByteCache:
             self._derived.add(key, _Entry(value, num_bytes, self._clock()))
             return True
 
+    def put_beside(self, key: Hashable, value: Any, num_bytes: int) -> bool:
+        """Store a derived value, unless another one would have to go for it; False then."""
+        with self._lock:
+            self._make_room(key)
+            if self._derived.num_bytes + num_bytes > self.max_derived_bytes:
+                return False
+            self._derived.add(key, _Entry(value, num_bytes, self._clock()))
+            return True
+
     def put_source(self, key: Hashable, value: Any, num_bytes: int) -> bool:
         """Store a source, evicting derived values, and older sources beyond half of the budget. A
         source larger than that is the only one; False if it is larger than the whole budget."""

@@ -16,6 +16,7 @@ from engine.analysis.diagnosis_plan import DiagnosisPlan
 from engine.analysis.finite import keep_finite, one_each
 from engine.analysis.layer_capture import (
     CapturedLayer,
+    ProjectedLayer,
     capture_layers,
     head_view,
     kind_as_read,
@@ -52,11 +53,12 @@ def read_in_slices(
     model: EmbeddingModel,
     text: PreparedText,
     plan: DiagnosisPlan,
-    layers: Iterator[Steps[CapturedLayer]] | None = None,
+    layers: Iterator[Steps[ProjectedLayer]] | None = None,
 ) -> Steps[list[LayerReadings]]:
     """Read the layers of the plan, in their order, with a pause after each slice of time.
 
-    `layers` are the layers of the text, if the encoder need not compute them for this diagnosis.
+    `layers` are those that the plan's instruments see, if the encoder need not compute them for
+    this diagnosis; captured ones if some instrument reads whole layers.
     """
     return in_slices(read_layers(model, text, plan, layers), SLICE_S)
 
@@ -66,7 +68,7 @@ def read_layers(
     model: EmbeddingModel,
     text: PreparedText,
     plan: DiagnosisPlan,
-    layers: Iterator[Steps[CapturedLayer]] | None = None,
+    layers: Iterator[Steps[ProjectedLayer]] | None = None,
 ) -> Steps[list[LayerReadings]]:
     """The same with a pause wherever one is possible."""
     found: list[LayerReadings] = []
@@ -87,7 +89,7 @@ def read_layers(
 
 def _read_layer(
     model: EmbeddingModel,
-    layer: CapturedLayer,
+    layer: ProjectedLayer,
     plan: DiagnosisPlan,
     readers: Mapping[str, LayerReader],
     buffer: DiagWeightBuffer,
@@ -101,6 +103,7 @@ def _read_layer(
         found = yield from read_heads(view, plan.of_heads, plan.effort, buffer)
     for name, reader in readers.items():
         if is_chosen or LAYER_INSTRUMENTS[name].needs_all_layers:
+            assert isinstance(layer, CapturedLayer), "the caller captures what whole layers need"
             found[name] = yield from timed(reader(layer_view(model, layer)))
     return LayerReadings(*keep_finite(found, layer.index))
 

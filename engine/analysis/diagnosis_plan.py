@@ -13,7 +13,13 @@ import torch
 from engine.attention_types import SAMPLED_ROWS, SkippedInstrument
 from engine.checkpoint.block_size import block_of
 from engine.config import EngineConfig
-from engine.diagnostics import AnyInstrument, Instrument, LayerInstrument, find_instruments
+from engine.diagnostics import (
+    LAYER_INSTRUMENTS,
+    AnyInstrument,
+    Instrument,
+    LayerInstrument,
+    find_instruments,
+)
 from engine.diagnostics.effective_rank import EFFECTIVE_RANK
 from engine.diagnostics.head_readings import MAX_PARALLEL_GROUPS, kept_matrix_bytes
 from engine.diagnostics.lln_diag import MAX_BUFFER_BYTES, DiagWeightBuffer
@@ -63,6 +69,13 @@ class DiagnosisPlan:
     @property
     def of_layers(self) -> tuple[str, ...]:
         return tuple(one.name for one in self.instruments if isinstance(one, LayerInstrument))
+
+    @property
+    def seen_layers(self) -> tuple[int, ...]:
+        """The layers that some instrument sees: those asked for, or all up to the last of them."""
+        if any(LAYER_INSTRUMENTS[name].needs_all_layers for name in self.of_layers):
+            return tuple(range(max(self.layers) + 1))
+        return self.layers
 
 
 def plan_diagnosis(

@@ -3,12 +3,15 @@
 Questions about a document come together: the page asks for a map, topics, the structure and a
 diagnosis at once. The first begins a pass of the encoder, and each takes it further, a step at a
 time, until the layer that it needs is there. So nothing is computed twice, and a map of the first
-layer does not wait for the last one. The cache keeps the states of all layers, if they fit.
+layer does not wait for the last one. The cache keeps the states of all layers, if they fit, and the
+projections of the layer that was asked for last, if there is room besides: its heads are asked for
+a few at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -23,7 +26,7 @@ from engine.analysis.layer_capture import (
     states_by_layer,
 )
 from engine.analysis.open_document import OpenDocument
-from engine.model.tiled_pass import kept_bytes
+from engine.model.tiled_pass import Projections, kept_bytes
 from engine.steps import Steps
 
 
@@ -87,22 +90,48 @@ def states_before(document: OpenDocument, layer: int, cache: ByteCache) -> Steps
     return (yield from next(layers))
 
 
+class _LastProjections(NamedTuple):
+    layer: int
+    projections: Projections
+
+
 def project_layer(document: OpenDocument, index: int, cache: ByteCache) -> Steps[ProjectedLayer]:
     """One layer of the document, with those before it as far as they are not known."""
     before = yield from states_before(document, index, cache)
-    q, k, v = _projections(document, index, before)
-    return ProjectedLayer(index=index, before=before, q=q, k=k, v=v)
+    return _projected(document, index, before, cache)
 
 
-def capture_layers_of(document: OpenDocument, cache: ByteCache) -> Iterator[Steps[CapturedLayer]]:
-    """The layers in their order."""
+def project_layers_of(
+    document: OpenDocument, cache: ByteCache, indices: Sequence[int]
+) -> Iterator[Steps[ProjectedLayer]]:
+    """These layers up to their projections, in ascending order. Where the states of the document do
+    not fit in the cache, all layers."""
     if not _states_fit(document, cache):
         yield from capture_layers(document.model, document.prepared)
         return
     # This reference keeps the states while the cache makes room for other documents.
     states = _shared_states(document, cache)
-    for index in range(document.model.info.num_layers):
+    for index in indices:
+        yield _project_from(states, document, index, cache)
+
+
+def capture_layers_of(
+    document: OpenDocument, cache: ByteCache, indices: Sequence[int] | None = None
+) -> Iterator[Steps[CapturedLayer]]:
+    """These layers, None for all, in ascending order, as `project_layers_of`."""
+    if not _states_fit(document, cache):
+        yield from capture_layers(document.model, document.prepared)
+        return
+    states = _shared_states(document, cache)
+    for index in range(document.model.info.num_layers) if indices is None else indices:
         yield _captured(document, index, states, cache)
+
+
+def _project_from(
+    states: DocumentStates, document: OpenDocument, index: int, cache: ByteCache
+) -> Steps[ProjectedLayer]:
+    before = yield from _read(document, states, index, cache)
+    return _projected(document, index, before, cache)
 
 
 def _captured(
@@ -110,14 +139,20 @@ def _captured(
 ) -> Steps[CapturedLayer]:
     before = yield from states.before(index)
     after = yield from _read(document, states, index + 1, cache)
-    q, k, v = _projections(document, index, before)
-    return CapturedLayer(index=index, before=before, after=after, q=q, k=k, v=v)
+    return CapturedLayer(**vars(_projected(document, index, before, cache)), after=after)
 
 
-def _projections(
-    document: OpenDocument, layer: int, before: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    return document.model.encoder.projected(layer, before, [0, document.num_tokens])
+def _projected(
+    document: OpenDocument, index: int, before: Tensor, cache: ByteCache
+) -> ProjectedLayer:
+    key = "projections", document.handle
+    known: _LastProjections | None = cache.get(key)
+    if known is None or known.layer != index:
+        encoder, length = document.model.encoder, document.num_tokens
+        found = Projections(*encoder.projected(index, before, [0, length]))
+        known = _LastProjections(index, found)
+        cache.put_beside(key, known, projection_bytes(encoder, length))
+    return ProjectedLayer(index=index, before=before, **known.projections._asdict())
 
 
 def document_capture_bytes(document: OpenDocument, cache: ByteCache) -> int:

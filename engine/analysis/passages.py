@@ -27,7 +27,9 @@ Floats = NDArray[np.float64]
 MAX_PASSAGE = 512
 """Tokens. Of a longer passage its beginning is read."""
 
-_TOKENS_A_BATCH = 2_048
+_TOKENS_A_BATCH = 512
+"""Few enough that other work soon has a turn, and as fast as more."""
+
 _ROUNDING = 1e-9
 _HEAVIEST = 200
 """Tokens from which on a passage does not weigh more."""

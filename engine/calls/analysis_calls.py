@@ -9,13 +9,18 @@ from typing import NamedTuple
 from engine.analysis.attention_map import map_steps, plan_map
 from engine.analysis.diagnosis import diagnosis_of, read_in_slices
 from engine.analysis.diagnosis_plan import (
+    DiagnosisPlan,
     fit_plan,
     instrument_bytes,
     matrix_bytes,
     plan_diagnosis,
 )
-from engine.analysis.document_states import capture_layers_of, document_capture_bytes
-from engine.analysis.layer_capture import CapturedLayer, capture_bytes, capture_layers
+from engine.analysis.document_states import (
+    capture_layers_of,
+    document_capture_bytes,
+    project_layers_of,
+)
+from engine.analysis.layer_capture import ProjectedLayer, capture_bytes, capture_layers
 from engine.analysis.open_document import (
     OpenDocument,
     check_reader,
@@ -36,11 +41,10 @@ from engine.steps import Steps
 from engine.text.truncation import never_truncated
 
 
-class _Captured(NamedTuple):
-    """A text whose layers are to be read."""
+class _Layers(NamedTuple):
+    """The layers that a diagnosis reads."""
 
-    text: PreparedText
-    layers: Iterator[Steps[CapturedLayer]]
+    layers: Iterator[Steps[ProjectedLayer]]
     num_bytes: int  # that reading them takes
 
 
@@ -89,11 +93,12 @@ class AnalysisCalls(EngineCore):
                 quantiles=quantiles,
             )
             async with deadline.over():
-                captured = await self._captured(text, opened, chosen)
-            prepared, num_tokens = captured.text, captured.text.num_embedded
+                prepared = await self._prepared_or_open(text, opened, chosen)
+            num_tokens = prepared.num_embedded
             plan = fit_plan(asked, chosen, num_tokens, self.config)
-        steps = read_in_slices(chosen, prepared, plan, captured.layers)
-        num_bytes = captured.num_bytes
+        read = self._layers(prepared, opened, chosen, plan)
+        steps = read_in_slices(chosen, prepared, plan, read.layers)
+        num_bytes = read.num_bytes
         num_bytes += instrument_bytes(chosen, num_tokens, plan.effort)
         num_bytes += matrix_bytes(plan, num_tokens)
         result = await self._run_analysis(steps, chosen, num_tokens, deadline, num_bytes=num_bytes)
@@ -154,17 +159,29 @@ class AnalysisCalls(EngineCore):
             num_bytes=document_capture_bytes(opened, self._open),
         )
 
-    async def _captured(
+    async def _prepared_or_open(
         self, text: str | None, opened: OpenDocument | None, model: EmbeddingModel
-    ) -> _Captured:
+    ) -> PreparedText:
         if opened is not None:
-            # Cheaper than computing the layers where their states are cached.
-            layers = capture_layers_of(opened, self._open)
-            return _Captured(opened.prepared, layers, document_capture_bytes(opened, self._open))
+            return opened.prepared
         assert text is not None, "one of the two is given"
-        prepared = await self._prepared(text, model)
-        layers = capture_layers(model, prepared)
-        return _Captured(prepared, layers, capture_bytes(model.encoder, prepared.num_embedded))
+        return await self._prepared(text, model)
+
+    def _layers(
+        self,
+        text: PreparedText,
+        opened: OpenDocument | None,
+        model: EmbeddingModel,
+        plan: DiagnosisPlan,
+    ) -> _Layers:
+        if opened is None:
+            num_bytes = capture_bytes(model.encoder, text.num_embedded)
+            return _Layers(capture_layers(model, text), num_bytes)
+        # Cheaper than computing the layers where their states are cached.
+        num_bytes = document_capture_bytes(opened, self._open)
+        if plan.of_layers:
+            return _Layers(capture_layers_of(opened, self._open, plan.seen_layers), num_bytes)
+        return _Layers(project_layers_of(opened, self._open, plan.seen_layers), num_bytes)
 
     async def _prepared(self, text: str, model: EmbeddingModel) -> PreparedText:
         check_input(text, "text")

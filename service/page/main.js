@@ -20,7 +20,7 @@ import { setSourceText, sourceText, startSource } from "./source.js";
 import { readAddress, state, writeAddress } from "./state.js";
 import { showView, startTabs } from "./tabs.js";
 import { onTheme, startTheme } from "./theme.js";
-import { stopWork, work } from "./work.js";
+import { addAside, stopAsides, stopWork, work } from "./work.js";
 
 let models = [];
 let instruments = [];
@@ -152,6 +152,7 @@ async function readSource(text = sourceText(), wish = wishes.next()) {
 // place: the models, and the view to show first. The earlier results stay until the new text is read.
 async function read(text, place, signal, tell) {
   show(byId("link"), false);
+  stopAsides(); // nobody waits for the maps of the text before
   tell("Tokenising the text…");
   const { model, beside } = place;
   const sessions = [];
@@ -230,11 +231,15 @@ function copyLink() {
 
 async function copyVector() {
   const { text, model } = results.first;
+  const asking = new AbortController();
+  const answered = addAside("Reading the vector of the document…", () => asking.abort());
   try {
-    const { vector } = await post("v1/documents", { text, model });
+    const { vector } = await post("v1/documents", { text, model }, asking.signal);
     await copy(JSON.stringify(vector), byId("vector"), `Copied ${vector.length} numbers`);
   } catch (failure) {
-    fail(failure, copyVector);
+    if (!asking.signal.aborted) fail(failure, copyVector);
+  } finally {
+    answered();
   }
 }
 

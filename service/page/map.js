@@ -3,14 +3,15 @@
 
 import { floats } from "./api.js";
 import { attentionName } from "./attention.js";
+import { cellOf, NAMED_TOKENS, ticks } from "./cells.js";
 import { shades } from "./colour.js";
 import { make, show } from "./dom.js";
 import { Newest } from "./newest.js";
 import { count } from "./numbers.js";
+import { addAside } from "./work.js";
 
 const CELLS = 256;
 const SETTLE_MS = 90;
-const NAMED_TOKENS = 40; // windows up to this size have tokens on the axes
 const EDGE = 46; // width of the axes in CSS pixels
 
 export class MapView {
@@ -42,7 +43,22 @@ export class MapView {
   close() {
     clearTimeout(this.timer);
     this.asking.stop();
+    this.rest();
+  }
+
+  // The same, and offers to read a map of which nothing is there yet.
+  stop() {
+    this.close();
+    if (this.found) return;
+    const again = make("button", { type: "button", onclick: () => this.open(this.place.layer, this.place.head) }, "Read it");
+    this.caption.replaceChildren(`${this.session.model}: stopped before the attention was read. `, again);
+  }
+
+  // Nothing is awaited any more.
+  rest() {
     this.element.removeAttribute("aria-busy");
+    this.answered?.();
+    this.answered = null;
   }
 
   changed() {
@@ -61,6 +77,7 @@ export class MapView {
   ask(delay) {
     clearTimeout(this.timer);
     this.element.setAttribute("aria-busy", "true");
+    this.answered ??= addAside(`Reading the attention map of ${this.session.model}…`, () => this.stop());
     this.timer = setTimeout(() => this.fetch(), delay);
   }
 
@@ -86,7 +103,7 @@ export class MapView {
         this.onError(failure);
       }
     }
-    if (!signal.aborted) this.element.removeAttribute("aria-busy");
+    if (!signal.aborted) this.rest();
   }
 
   words() {
@@ -269,30 +286,4 @@ export class MapView {
     canvas.addEventListener("pointercancel", end);
     canvas.addEventListener("pointerleave", () => this.onCell(null));
   }
-}
-
-function cellOf(edges, token) {
-  if (token < edges[0] || token >= edges.at(-1)) return -1;
-  let low = 0;
-  let high = edges.length - 1;
-  while (high - low > 1) {
-    const middle = (low + high) >> 1;
-    if (edges[middle] <= token) low = middle;
-    else high = middle;
-  }
-  return low;
-}
-
-// Returns [position, label]: tokens in a small window, round numbers in a large one.
-function ticks([start, end], tokens) {
-  const size = end - start;
-  if (size <= NAMED_TOKENS) {
-    return Array.from({ length: size }, (_, index) => [start + index + 0.5, tokens[start + index] ?? ""]);
-  }
-  const rough = size / 4;
-  const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((times) => times * power).find((candidate) => candidate >= rough);
-  const found = [];
-  for (let at = Math.ceil(start / step) * step; at < end; at += step) found.push([at, count(at)]);
-  return found;
 }

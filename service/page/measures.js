@@ -5,7 +5,8 @@ import { byId, make, setOptions } from "./dom.js";
 import { HeadGrid, valuesOf } from "./heads.js";
 import { state } from "./state.js";
 
-const CHARTS = ["entropy", "temperature"]; // read at once; the others when the user selects them
+// Read at once, each head by itself; the others when the user selects them.
+const CHARTS = ["entropy", "temperature"];
 const HINT = "Each square is one attention head. Select one to open it.";
 
 // Without what an answer has beside the value, which this page does not show.
@@ -32,28 +33,34 @@ export class Measures {
     return this.names.includes(state.instrument) ? state.instrument : CHARTS[0];
   }
 
-  readCharts(signal, tell) {
-    return this.read(CHARTS, signal, tell);
+  // onRead: called whenever some heads have been read.
+  readCharts(signal, tell, onRead) {
+    return this.read(CHARTS, signal, tell, onRead);
   }
 
   readShown(signal, tell) {
     return this.read([this.shown], signal, tell);
   }
 
-  // Reads the missing layers of these instruments and shows each when it is there.
-  async read(names, signal, tell) {
+  // Reads what is missing of these instruments and shows it as it comes.
+  async read(names, signal, tell, onRead = () => {}) {
     const steps = this.sessions.reduce((sum, { layers }) => sum + layers.length, 0);
     const together = names.every((name) => this.ofLayers.includes(name));
+    const inParts = names.every((name) => CHARTS.includes(name));
     const tellDone = (done) => {
-      if (done < steps) tell(`Reading ${names.map(spoken).join(" and ")}: layer ${done + 1} of ${steps}`, done / steps);
+      if (done < steps) tell(`Reading ${names.map(spoken).join(" and ")}: layer ${Math.floor(done) + 1} of ${steps}`, done / steps);
     };
-    let done = 0;
-    if (this.isMissing(names)) tellDone(done);
+    let before = 0; // layers of earlier sessions
+    if (this.isMissing(names)) tellDone(0);
     for (const session of this.sessions) {
-      for await (const layers of session.read(names, { signal, together })) {
-        tellDone((done += layers));
+      let heads = 0;
+      for await (const read of session.read(names, { signal, together, inParts })) {
+        heads += read;
+        tellDone(before + heads / session.heads.length);
         this.draw();
+        onRead();
       }
+      before += Math.floor(heads / session.heads.length);
     }
     this.draw();
     this.drawCharts();

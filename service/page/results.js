@@ -12,7 +12,7 @@ import { Reader } from "./reader.js";
 import { remember, state, windowOf } from "./state.js";
 import { drawTopics } from "./topics.js";
 import { View } from "./view.js";
-import { work } from "./work.js";
+import { addAside, work } from "./work.js";
 
 const reader = new Reader(byId("reader"));
 
@@ -27,6 +27,7 @@ export class Results {
     this.view = new View(this.first.tokens);
     this.topicsAsked = new Newest();
     this.isBeginning = true;
+    this.isClosed = false;
     this.clear();
     this.measures = new Measures(sessions, instruments, { onOpen: (layer, head) => this.openHead(layer, head) });
     this.maps = sessions.map((session) => this.mapOf(session));
@@ -38,6 +39,7 @@ export class Results {
   clear() {
     for (const id of ["outline", "charts", "topics", "heads", "maps"]) byId(id).replaceChildren();
     for (const id of ["topics-hint", "cell", "outline-hint", "notes"]) byId(id).textContent = "";
+    byId("outline").removeAttribute("aria-busy");
     show(byId("copy"), false);
   }
 
@@ -53,21 +55,26 @@ export class Results {
 
   // Cancels pending requests. The results stay on the page until others replace them.
   close() {
+    this.isClosed = true;
     this.topicsAsked.stop();
     for (const map of this.maps) map.close();
   }
 
-  // Reads what the page shows without a selection. The first heads do not wait for the structure.
+  // Reads what the page shows without a selection: the first heads before the structure, which takes
+  // much longer, and the other heads beside it.
   async read(signal, tell) {
+    let structure = null;
+    const findStructure = () => (structure ??= this.drawStructure(signal));
+    this.showOutline(make("p", { class: "hint" }, FINDING));
     try {
       await reader.open(this.first.text);
       signal.throwIfAborted();
-      const structure = this.drawStructure(signal);
-      await this.measures.readCharts(signal, tell);
+      await this.measures.readCharts(signal, tell, findStructure);
       tell(FINDING);
-      await structure;
+      await findStructure();
     } finally {
       this.isBeginning = false;
+      if (!this.isClosed) findStructure(); // also where heads could not be read
     }
     await this.measures.readShown(signal, tell);
   }
@@ -96,6 +103,7 @@ export class Results {
       const kinds = beginningsOf(found.segments);
       byId("outline-hint").textContent = Object.keys(BEGINNINGS).filter((kind) => kinds.has(kind)).map((kind) => BEGINNINGS[kind]).join(" ").trim();
     } catch (failure) {
+      if (this.isClosed) return;
       const why = signal.aborted ? "Stopped before the structure was found." : failure.message;
       const again = () => work((anew, tell) => (tell(FINDING), this.drawStructure(anew)));
       this.showOutline(make("p", { class: "hint" }, why), make("button", { type: "button", onclick: again }, "Find it"));
@@ -142,6 +150,7 @@ export class Results {
     const closed = this.first.whyClosed(layer, head);
     this.showTopics([], closed ?? "Reading the topics of the head…");
     if (closed) return;
+    const answered = addAside("Reading the topics of the head…", () => this.stopTopics(layer, head));
     try {
       const { topics, attention } = await this.first.topics(layer, head, signal);
       this.showTopics(topics ?? [], topics ? TOPICS : noTopics(attention));
@@ -149,7 +158,15 @@ export class Results {
       if (signal.aborted) return;
       this.showTopics([], "The topics could not be read.");
       fail(failure, () => this.openTopics(layer, head));
+    } finally {
+      answered();
     }
+  }
+
+  stopTopics(layer, head) {
+    this.topicsAsked.stop();
+    this.showTopics([], "Stopped before the topics were read.");
+    byId("topics").append(make("button", { type: "button", onclick: () => this.openTopics(layer, head) }, "Read them"));
   }
 
   showTopics(topics, hint) {

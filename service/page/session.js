@@ -5,6 +5,8 @@ import { attentionName, isReadable } from "./attention.js";
 import { Characters, firstNotBelow, shortened } from "./offsets.js";
 
 const QUANTILES = [0.1, 0.5, 0.9]; // of the rows of each head
+const HEAD_TOKENS_A_REQUEST = 100_000; // heads times tokens that a core reads in about a second
+const LONGEST_IN_PARTS = 60_000; // the server keeps the layers of such a text from one request to the next
 const CLOSED = "document_not_found"; // the error code if the server has closed the text
 
 export class Session {
@@ -32,17 +34,33 @@ export class Session {
     } catch (failure) {
       if (failure.code !== CLOSED) throw failure;
     }
-    await this.reopen();
+    await this.reopen(signal);
     signal.throwIfAborted();
     return post(path, { document: this.document, ...question }, signal);
   }
 
-  // Concurrent callers share one request, which none of them can abort.
-  reopen() {
-    this.reopening ??= openText(this.text, this.info)
+  // Concurrent callers share one request, which is aborted when all of them have left.
+  reopen(signal) {
+    const shared = (this.reopening ??= this.openAgain());
+    shared.waiting += 1;
+    signal.addEventListener("abort", () => (shared.waiting -= 1) || shared.stop(), { once: true });
+    return shared.opened;
+  }
+
+  openAgain() {
+    const controller = new AbortController();
+    const end = () => {
+      if (this.reopening === shared) this.reopening = null;
+    };
+    const stop = () => {
+      end(); // a caller that comes now needs a request of its own
+      controller.abort();
+    };
+    const opened = openText(this.text, this.info, controller.signal)
       .then(({ document }) => (this.document = document))
-      .finally(() => (this.reopening = null));
-    return this.reopening;
+      .finally(end);
+    const shared = { waiting: 0, stop, opened };
+    return shared;
   }
 
   // The layers that can be analysed.
@@ -58,32 +76,51 @@ export class Session {
     return `${this.model}, layer ${layer}: ${attentionName(attention[layer])} attention, which cannot be measured or mapped`;
   }
 
-  hasRead(instrument, layers = this.layers) {
-    const values = this.readings[instrument]?.values;
-    return values !== undefined && layers.every((layer) => values[layer]);
+  get heads() {
+    return Array.from({ length: this.info.num_heads }, (_, head) => head);
   }
 
-  // Reads layer by layer, so that results show early, or with `together` all layers in one request.
-  // Yields the number of layers read.
-  async *read(instruments, { signal, together }) {
-    const steps = together ? [this.layers] : this.layers.map((layer) => [layer]);
-    for (const layers of steps) {
-      const missing = instruments.filter((name) => !this.hasRead(name, layers));
+  hasRead(instrument, layers = this.layers, heads = this.heads) {
+    const { values, scope } = this.readings[instrument] ?? {};
+    const places = scope === "layer" ? [0] : heads;
+    return values !== undefined && layers.every((layer) => places.every((head) => values[layer]?.[head] !== undefined));
+  }
+
+  // Reads layer by layer, so that results show early: with `together` all layers in one request, with
+  // `inParts` a few heads of a long text in each. Yields the number of heads read.
+  async *read(instruments, { signal, together, inParts }) {
+    for (const { layers, heads } of this.requests(together, inParts)) {
+      const missing = instruments.filter((name) => !this.hasRead(name, layers, heads));
       if (!missing.length) continue;
-      const found = await this.ask("v1/diagnostics", { layers, instruments: missing, quantiles: QUANTILES }, signal);
+      const found = await this.ask("v1/diagnostics", { layers, heads, instruments: missing, quantiles: QUANTILES }, signal);
       for (const note of found.notes) this.notes.add(note);
-      for (const [name, reading] of Object.entries(found.instruments)) {
-        const whole = (this.readings[name] ??= { ...reading, values: [], error: [], labels: [], rows: [], methods: new Set() });
-        layers.forEach((layer, index) => {
-          whole.values[layer] = reading.values[index];
-          whole.error[layer] = reading.error?.[index];
-          whole.rows[layer] = reading.beside.quantiles?.values[index];
-        });
-        whole.methods.add(reading.method);
-        layers.forEach((layer, index) => (whole.labels[layer] = reading.labels?.[index]));
-      }
-      yield layers.length;
+      for (const [name, reading] of Object.entries(found.instruments)) this.add(name, reading, layers, heads?.[0] ?? 0);
+      yield layers.length * (heads ?? this.heads).length;
     }
+  }
+
+  // Without heads, a request is about all of them.
+  *requests(together, inParts) {
+    if (together) yield { layers: this.layers };
+    else for (const layer of this.layers) for (const heads of inParts ? this.parts : [undefined]) yield { layers: [layer], heads };
+  }
+
+  get parts() {
+    const { length } = this.heads;
+    const most = this.tokens > LONGEST_IN_PARTS ? length : Math.max(1, Math.round(HEAD_TOKENS_A_REQUEST / this.tokens));
+    if (most >= length) return [undefined];
+    const size = Math.ceil(length / Math.ceil(length / most)); // as even as possible
+    return Array.from({ length: Math.ceil(length / size) }, (_, part) => this.heads.slice(part * size, (part + 1) * size));
+  }
+
+  // Adds what was read of these layers, of as many heads as the answer has, the first of them given.
+  add(name, reading, layers, first) {
+    const whole = (this.readings[name] ??= { ...reading, values: [], error: [], labels: [], rows: [], methods: new Set() });
+    const rows = reading.beside.quantiles?.values;
+    for (const [kind, found] of Object.entries({ values: reading.values, error: reading.error, labels: reading.labels, rows })) {
+      layers.forEach((layer, index) => found?.[index]?.forEach((one, head) => ((whole[kind][layer] ??= [])[first + head] = one)));
+    }
+    whole.methods.add(reading.method);
   }
 
   structure(signal) {
@@ -91,7 +128,9 @@ export class Session {
   }
 
   topics(layer, head, signal) {
-    return this.ask("v1/attention/map", { layer, head, height: 1, width: 1, topics: 8, topic_tokens: 40 }, signal);
+    // Topics are of the whole head; the map beside them is as small as can be.
+    const one = { start: 0, end: 1 };
+    return this.ask("v1/attention/map", { layer, head, rows: one, columns: one, height: 1, width: 1, topics: 8, topic_tokens: 40 }, signal);
   }
 
   map(question, signal) {

@@ -33,6 +33,13 @@ def metric(url: str, name: str) -> float:
     return sum(values)
 
 
+def given_up(url: str, route: str = "") -> float:
+    """Requests whose callers left before the answer, of one route or of all."""
+    page = httpx.get(f"{url}/metrics", timeout=60).text
+    begins = f'lln_requests_total{{code="cancelled",method="{route}'
+    return sum(float(one.split()[-1]) for one in page.splitlines() if one.startswith(begins))
+
+
 def vectors_of(http: httpx.Client, **body: Any) -> list[list[float]]:
     response = http.post("/v1/embeddings", json=body).raise_for_status()
     return [item["embedding"] for item in response.json()["data"]]

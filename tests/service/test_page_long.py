@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from tests.service.browser import QUEUE_FULL, read, sample, settle, submit
 
@@ -25,6 +28,28 @@ def test_heads_and_maps_do_not_wait_for_the_structure(page: Page) -> None:
     held[0].continue_()
     page.wait_for_selector("[role=treeitem]")
     settle(page)
+
+
+def test_heads_of_a_long_text_come_a_few_at_a_time(page: Page) -> None:
+    """And the structure is asked for only when the first ones are there."""
+    asked: list[Any] = []
+
+    def answer_the_first(route: Any) -> None:
+        asked.append(json.loads(route.request.post_data or ""))
+        if len(asked) == 1:
+            route.continue_()
+
+    page.route("**/v1/diagnostics", answer_the_first)
+    page.route("**/v1/attention/map", lambda route: None)
+    page.route(STRUCTURE, lambda route: asked.append("structure"))
+    with page.expect_request(STRUCTURE):
+        submit(page, "word " * 9_000)
+    assert [one["heads"] for one in asked if one != "structure"][:1] == [[0, 1, 2, 3, 4, 5]]
+    assert asked[0] != "structure"
+    assert page.locator(".head:not(.unread)").count() == 6
+    assert page.evaluate("document.querySelector('#progress').value") == pytest.approx(1 / 12)
+    assert "layer 1 of 6" in page.inner_text("#status-text")
+    page.click("#stop")
 
 
 def test_the_status_names_the_layer_that_is_read(page: Page) -> None:

@@ -9,11 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from engine.analysis.attention_map import map_steps, plan_map
+from engine.analysis.attention_map import map_steps, open_head, plan_map
 from engine.analysis.cache import ByteCache
 from engine.analysis.diagnosis import read_layers
 from engine.analysis.diagnosis_plan import plan_diagnosis
-from engine.analysis.document_states import capture_layers_of, document_capture_bytes, project_layer
+from engine.analysis.document_states import (
+    capture_layers_of,
+    document_capture_bytes,
+    project_layer,
+    project_layers_of,
+    states_before,
+)
 from engine.analysis.layer_capture import capture_bytes, capture_layers
 from engine.analysis.open_document import OpenDocument, open_document
 from engine.attention_types import AttentionMap, MapOptions
@@ -139,6 +145,51 @@ def test_a_document_without_room_for_its_states_is_read_each_time(
     maps = [finish(map_of(document, cache, layer=layer)) for layer in (0, LAST, 0)]
     np.testing.assert_array_equal(maps[0].mass, maps[2].mass)
     assert cache.num_bytes <= cache.max_bytes
+
+
+def test_heads_of_a_layer_do_not_wait_for_what_it_returns(
+    default_model: EmbeddingModel, cache: ByteCache
+) -> None:
+    document = opened(LONG, default_model, cache)
+    finish(heads_of(document, cache, layer=0, heads=[0]))
+    assert count_steps(states_before(document, 1, cache)) > 3, "not computed yet"
+    assert count_steps(states_before(document, 1, cache)) == 1
+
+
+def test_only_layers_that_are_read_are_projected_and_only_once(
+    default_model: EmbeddingModel, cache: ByteCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    projected: list[int] = []
+    usual = default_model.encoder.projected
+
+    def noting(layer: int, states: Any, bounds: Any) -> Any:
+        projected.append(layer)
+        return usual(layer, states, bounds)
+
+    monkeypatch.setattr(default_model.encoder, "projected", noting)
+    document = opened(LONG, default_model, cache)
+    parts = [finish(heads_of(document, cache, layer=LAST, heads=[one])) for one in (3, 7)]
+    run_together([map_of(document, cache, layer=LAST, head=7) for _ in range(2)])
+    assert projected == [LAST]
+    whole = finish(heads_of(document, cache, layer=LAST, heads=[3, 7]))
+    values = [read[0].readings["entropy"].reading.values for read in (*parts, whole)]
+    np.testing.assert_allclose(np.concatenate(values[:2]), values[2], rtol=1e-6)
+
+
+def test_a_head_that_is_asked_for_twice_at_once_is_opened_once(
+    default_model: EmbeddingModel, cache: ByteCache
+) -> None:
+    document = opened(LONG, default_model, cache)
+    _, (one, other) = run_together([open_head(document, 0, 0, cache) for _ in range(2)])
+    assert one is other
+
+
+def heads_of(
+    document: OpenDocument, cache: ByteCache, *, layer: int, heads: list[int]
+) -> Steps[Any]:
+    plan = plan_diagnosis(document.model, [layer], heads, ["entropy"])
+    layers = project_layers_of(document, cache, plan.seen_layers)
+    return read_layers(document.model, document.prepared, plan, layers)
 
 
 def opened(text: str, model: EmbeddingModel, cache: ByteCache) -> OpenDocument:

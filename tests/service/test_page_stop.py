@@ -1,0 +1,126 @@
+"""The page's button Stop, and a new text: both end every request that is under way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from tests.service.browser import fresh_tab, go, read, refusing, sample, settle, shown_text, submit
+from tests.service.outside import given_up, wait_for
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page, Request
+
+SHORT = "A short text."
+OPENING = sample()[:700]
+MAPS = "**/v1/attention/map"
+
+
+def never(route: Any) -> None:
+    """A server that takes longer than anybody waits."""
+
+
+def test_stop_ends_maps_and_topics_which_can_be_read_later(page: Page) -> None:
+    failed = failures(page)
+    page.route(MAPS, never)
+    submit(page, OPENING)
+    page.wait_for_selector("#charts svg")
+    page.wait_for_selector("[role=treeitem]")
+    page.wait_for_selector("#status-text:has-text('Reading the')")  # a map that takes long says so
+    page.click("#stop")
+    page.wait_for_selector("#status", state="hidden")
+    page.wait_for_selector("figcaption:has-text('stopped before the attention was read')")
+    page.wait_for_selector("#topics-hint:has-text('Stopped before the topics were read')")
+    assert [path(one) for one in failed] == ["/v1/attention/map"] * 2
+    assert page.locator("#error").is_hidden()
+    page.unroute(MAPS)
+    page.click("figcaption button")
+    page.wait_for_selector(".map[aria-label*='layer 0, head 0']")
+    page.click("#topics button")
+    page.wait_for_selector(
+        "#topics-hint:has-text('Each channel'), #topics-hint:has-text('no topics')"
+    )
+    settle(page)
+
+
+def test_a_window_that_is_stopped_leaves_the_map_as_it_was(page: Page) -> None:
+    read(page, OPENING)
+    page.route(MAPS, never)
+    with page.expect_request(MAPS):
+        page.click("#zoom-in")
+    page.wait_for_selector("#stop")
+    page.click("#stop")
+    page.wait_for_selector("[aria-busy=true]", state="detached")
+    assert "stopped" not in page.inner_text(".map-figure figcaption")
+
+
+def test_a_new_text_ends_the_maps_of_the_one_before(page: Page) -> None:
+    failed = failures(page)
+    page.route(MAPS, never)
+    with page.expect_request(MAPS), page.expect_request("**/v1/structure"):
+        submit(page, SHORT)
+    page.wait_for_selector("[role=treeitem]")
+    page.click("#edit")
+    page.wait_for_selector("#status", state="hidden")
+    page.click("#topics button")
+    page.click("figcaption button")
+    failed.clear()
+    page.route("**/v1/tokenize", never)
+    submit(page, "Another text.")
+    page.wait_for_selector("figcaption:has-text('stopped before the attention was read')")
+    assert [path(one) for one in failed] == ["/v1/attention/map"] * 2
+    assert shown_text(page) == SHORT
+
+
+def test_stop_ends_a_text_that_is_opened_again(page: Page) -> None:
+    read(page, SHORT)
+    failed = failures(page)
+    page.route(MAPS, refusing(404, "document_not_found", "It is not open."))
+    page.route("**/v1/tokenize", never)
+    with page.expect_request("**/v1/tokenize"):
+        page.click("[data-place='1.1']")
+    page.click("#stop")
+    page.wait_for_selector("figcaption:has-text('stopped before the attention was read')")
+    assert [path(one) for one in failed] == ["/v1/tokenize"], "two questions share one request"
+    page.unroute("**/v1/tokenize")
+    page.unroute(MAPS)
+    page.click("figcaption button")
+    page.wait_for_selector(".map[aria-label*='layer 1, head 1']")
+
+
+def test_stop_ends_the_reading_of_a_vector(page: Page) -> None:
+    read(page, SHORT)
+    failed = failures(page)
+    page.route("**/v1/documents", never)
+    page.click("#vector")
+    page.wait_for_selector("#status-text:has-text('Reading the vector')")
+    page.click("#stop")
+    page.wait_for_selector("#status", state="hidden")
+    wait_for(lambda: [path(one) for one in failed] == ["/v1/documents"], "the request to end")
+    assert page.locator("#error").is_hidden()
+
+
+def test_the_server_gives_up_what_was_stopped(browser: Browser, http: httpx.Client) -> None:
+    url = str(http.base_url)
+    with fresh_tab(browser, url) as tab:
+        go(tab)
+        before = given_up(url)
+        with tab.expect_request("**/v1/structure"):
+            submit(tab, f"{sample()}\n\n" * 12)
+        failed = failures(tab)
+        tab.click("#stop")
+        tab.wait_for_selector("#outline:has-text('Stopped')")
+        assert {"/v1/structure", "/v1/diagnostics"} <= {path(one) for one in failed}
+        wait_for(lambda: given_up(url) == before + len(failed), "the server", seconds=30)
+
+
+def failures(page: Page) -> list[Request]:
+    """The requests that end without an answer, from now on."""
+    found: list[Request] = []
+    page.on("requestfailed", lambda request: found.append(request))
+    return found
+
+
+def path(request: Request) -> str:
+    return "/" + request.url.split("/", 3)[3]
