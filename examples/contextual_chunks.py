@@ -31,6 +31,10 @@ CUTOFF = 10
 """The reciprocal rank of an answer below this rank is 0."""
 RESAMPLES = 2000
 SENTENCE = re.compile(r"(?P<first>[^\n]{40,250}?[.!?]) (?P<rest>[^\n]{200,})")
+NOTHING_TO_ASK = (
+    "none of the {num_documents} documents has a paragraph to ask for: after the first one, with a "
+    "first sentence of 40 to 250 characters and 200 more on its line"
+)
 
 Chunks = list[str]
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -199,8 +203,9 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 def read_folder(folder: Path) -> Iterator[Document]:
     for path in sorted([*folder.rglob("*.txt"), *folder.rglob("*.md")]):
-        title, _, body = path.read_text().strip().partition("\n")
-        yield Document(title.strip("# "), body.strip())
+        title, _, body = path.read_text(encoding="utf-8").strip().partition("\n")
+        if body:
+            yield Document(title.strip("# "), body.strip())
 
 
 def read_corpus(name: str) -> Iterator[Document]:
@@ -226,6 +231,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     found = read_corpus(options.corpus) if options.corpus else read_folder(options.folder)
     documents = list(found)[: options.documents]
+    if not any(with_questions(one, 0, options.questions)[1] for one in documents):
+        parser.error(NOTHING_TO_ASK.format(num_documents=len(documents)))
     client = Client(options.url, options.key, options.model)
     rows = list(compare(documents, client, options.questions))
     print(table(rows))

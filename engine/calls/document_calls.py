@@ -14,7 +14,7 @@ from engine.calls.core import DEFAULTS
 from engine.calls.text_runs import TextRuns
 from engine.execution.document_stream import DocumentStream
 from engine.execution.documents import DocumentReader, prepare_document_steps
-from engine.execution.input_checks import check_input, check_options, check_pools
+from engine.execution.input_checks import check_options, check_pools, check_text
 from engine.execution.inputs import PreparedText, batches, lengths_alone, texts_alone
 from engine.execution.results import (
     ChunkBuilder,
@@ -106,7 +106,7 @@ class DocumentCalls(TextRuns):
         """The model, and the document as it reads it."""
         with self._counting_rejections():
             chosen = self._document_model(model, options)
-            check_input(text, "text")
+            check_text(text, "text")
             steps = prepare_document_steps(text, chosen, options, chunks, title=title)
         (prepared,) = await self._read(_as_list(steps), deadline, characters=len(text))
         return chosen, prepared

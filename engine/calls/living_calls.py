@@ -7,7 +7,7 @@ from functools import partial
 
 from engine.calls.core import DEFAULTS
 from engine.calls.document_calls import DocumentCalls, OnDocumentEvent
-from engine.execution.input_checks import check_input
+from engine.execution.input_checks import check_text
 from engine.execution.inputs import PreparedText
 from engine.execution.results import WholeProgress
 from engine.living.price import plan_of_segments, plan_of_update
@@ -44,7 +44,7 @@ class LivingCalls(DocumentCalls):
         small one if it is folded, for a document that only grows."""
         with self._counting_rejections():
             chosen = self._document_model(model, options)
-            check_input(text, "text")
+            check_text(text, "text")
             rounds = Rounds(
                 *(text, chosen, options, chunks), title=title, precision=precision, folded=fold
             )
@@ -73,7 +73,7 @@ class LivingCalls(DocumentCalls):
         deadline = Deadline(timeout_s)
         with self._counting_rejections():
             chosen = self._document_model(model, options)
-            check_input(text, "text")
+            check_text(text, "text")
             kept = await self._open_record(record, chosen, deadline)
             rounds = rounds_from(
                 *(kept, text, chosen, options),
@@ -97,7 +97,7 @@ class LivingCalls(DocumentCalls):
         deadline = Deadline(timeout_s)
         with self._counting_rejections():
             chosen = self._model(model)
-            check_input(text, "text")
+            check_text(text, "text")
             kept = await self._open_record(record, chosen, deadline)
             rounds = rounds_from(kept, text, chosen)
             async with deadline.over():

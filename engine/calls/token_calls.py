@@ -38,9 +38,11 @@ class TokenCalls(EngineCore):
         with self._counting_rejections():
             chosen = self._model(model)
             if (tokens is None) == (text is None):
+                given = "neither" if tokens is None else "both"
                 raise InvalidInput(
-                    "give tokens or text to plan for, and not both",
+                    f"give tokens or text to plan for, one of the two; got {given}",
                     param="tokens",
+                    actual=given,
                 )
             if context is not None:
                 check_context(context, "context")

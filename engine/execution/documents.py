@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.errors import InvalidInput
-from engine.execution.input_checks import check_input
+from engine.execution.input_checks import check_text
 from engine.execution.inputs import PreparedText, max_tokens_of
 from engine.execution.linked_text import with_links
 from engine.execution.prompts import prompt_of
@@ -54,7 +54,7 @@ def prepare_document_steps(
     title: str | None = None,
 ) -> Steps[PreparedText]:
     """The same in steps. A document that may not be truncated is read no further than its limit."""
-    check_input(text, "text")
+    check_text(text, "text")
     reader = DocumentReader(model, options, plan, title=title)
     for piece in read_pieces(text):
         reader.feed(piece)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from typing import get_args
 
 import numpy as np
@@ -18,8 +18,7 @@ from engine.types import EmbedOptions, ModelInfo, Priority, TextInput
 
 def check_inputs(inputs: Sequence[TextInput], config: EngineConfig) -> None:
     """Check what needs no tokenizer."""
-    if isinstance(inputs, str):
-        raise InvalidInput("inputs must be a list of texts, got one string", code="invalid_type")
+    _check_is_list(inputs)
     if len(inputs) == 0:
         raise InvalidInput(
             "input holds no texts", code="empty_input", param="input", limit=1, actual=0
@@ -36,10 +35,19 @@ def check_inputs(inputs: Sequence[TextInput], config: EngineConfig) -> None:
         check_input(item, f"input[{index}]")
 
 
+def _check_is_list(inputs: object) -> None:
+    """Columns of tables pass, which have a length and an order too."""
+    if not isinstance(inputs, Collection) or isinstance(inputs, str | bytes | Mapping | Set):
+        kind = "one string" if isinstance(inputs, str) else type(inputs).__name__
+        raise InvalidInput(
+            f"inputs must be a list of texts, got {kind}", code="invalid_type", actual=kind
+        )
+
+
 def check_input(item: object, param: str) -> None:
     if isinstance(item, str):
         check_text(item, param)
-    elif isinstance(item, Sequence | np.ndarray):
+    elif isinstance(item, Sequence | np.ndarray) and not isinstance(item, bytes | bytearray):
         if len(item) == 0:
             raise InvalidInput(f"{param} holds no tokens", code="empty_text", param=param)
     else:
@@ -86,7 +94,12 @@ def check_ids_are_ours(inputs: Sequence[TextInput], alias: str, name: str) -> No
             )
 
 
-def check_text(text: str, param: str) -> None:
+def check_text(text: object, param: str) -> None:
+    if not isinstance(text, str):
+        kind = type(text).__name__
+        raise InvalidInput(
+            f"{param} must be a string, got {kind}", code="invalid_type", param=param, actual=kind
+        )
     if not text:
         raise InvalidInput(f"{param} is an empty string", code="empty_text", param=param)
     check_unicode(text, param, param=param)

@@ -6,7 +6,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
 from engine.errors import InvalidInput
-from engine.execution.input_checks import check_input, check_pools
+from engine.execution.input_checks import check_pools, check_text
 from engine.execution.prompts import prompt_ids_of
 from engine.living.part_chunks import with_chunks
 from engine.living.parts import Part, parts_of
@@ -93,7 +93,7 @@ def check_living(
     chunking: Chunking | None,
 ) -> None:
     """Rejects what no record can be made of."""
-    check_input(text, "text")
+    check_text(text, "text")
     check_pools(model)
     if not can_tile(model.encoder):
         raise InvalidInput(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.errors import InvalidInput
+from engine.errors import InvalidInput, shown
 from engine.types import Ids
 
 SEND_TEXT = "send the text itself (LangChain's OpenAIEmbeddings: check_embedding_ctx_length=False)"
@@ -82,12 +82,42 @@ def _as_integers(ids: Sequence[int] | Ids, *, param: str | None) -> NDArray[np.i
     if array.size == 0 and array.ndim == 1:
         return np.zeros(0, dtype=np.int32)
     if array.ndim != 1 or array.dtype.kind not in "iu":
+        place, value = _first_stranger(ids)
         raise InvalidInput(
-            "token ids must be a flat list of integers of at most 64 bits",
+            f"token ids must be a flat list of integers of at most 64 bits, got {value} at "
+            f"position {place}",
             code="invalid_token_id",
             param=param,
+            actual=value,
         )
     return array
+
+
+def _first_stranger(ids: Sequence[object] | Ids) -> tuple[int, str]:
+    """The place and the name of what is no token id."""
+    for place, value in enumerate(ids):
+        is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        if not is_integer or not -(2**63) <= int(value) < 2**63:
+            return place, _named(value)
+    return 0, _named(ids)
+
+
+def _named(value: object) -> str:
+    """A value as JSON has it, from which most ids come; lists and objects by their kind alone."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case str():
+            return repr(shown(value))
+        case int() | float() | np.number():
+            return shown(str(value))
+        case list():
+            return "a list"
+        case dict():
+            return "an object"
+    return type(value).__name__
 
 
 def _as_array(ids: Sequence[int] | Ids) -> NDArray[Any]:

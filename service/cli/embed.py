@@ -103,8 +103,9 @@ def _embed(chosen: Chosen) -> None:
             )
         else:
             name = printable(source.name)
-            head = ", ".join(f"{number:+.4f}" for number in vector[:6])
-            summary = f"{embedding.accounting.tokens} tokens -> {len(vector)} numbers: {head}, ..."
+            shown = [f"{number:+.4f}" for number in vector[:6]]
+            head = ", ".join(shown + ["..."] * (len(vector) > len(shown)))
+            summary = f"{embedding.accounting.tokens} tokens -> {len(vector)} numbers: {head}"
             print(f"{name}: {summary}" if name else summary)
 
 

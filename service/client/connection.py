@@ -15,6 +15,7 @@ from typing import Any
 
 _RETRIED_STATUSES = (429, 503)
 _REDIRECTS = range(300, 400)
+_URL = re.compile(r"https?://[^/]", re.IGNORECASE)
 _INPUT = re.compile(r"input\[(\d+)\]")
 
 
@@ -53,11 +54,11 @@ class Connection:
         cert_file: str | None,
         key_file: str | None,
     ) -> None:
-        self._url = url.rstrip("/")
+        self._url = _checked_url(url)
         self._timeout_s = timeout_s
         self._headers = {"content-type": "application/json"}
         if api_key is not None:
-            self._headers["authorization"] = f"Bearer {api_key}"
+            self._headers["authorization"] = f"Bearer {_checked_key(api_key)}"
         tls = _tls_context(ca_file, cert_file, key_file)
         self._opener = urllib.request.build_opener(_Http(), _Https(context=tls), _NoRedirects())
 
@@ -86,6 +87,21 @@ class Connection:
         if refusal.code not in _RETRIED_STATUSES or time.monotonic() + wait_s >= give_up_at:
             raise LLNClientError(refusal.code, _error_of(refusal)) from None
         return wait_s
+
+
+def _checked_url(url: str) -> str:
+    if not _URL.match(str(url)):
+        raise ValueError(f"the server's address must be like http://localhost:8000, got {url!r}")
+    return url.rstrip("/")
+
+
+def _checked_key(key: str) -> str:
+    """The library's own error would show the key."""
+    if not key.isprintable() or not key.isascii():
+        raise ValueError(
+            "the API key has a character that no key may have, such as the end of a line"
+        )
+    return key
 
 
 class _OverHttp(http.client.HTTPConnection):

@@ -231,6 +231,16 @@ def test_a_path_in_the_place_of_a_text(
     assert main(["embed", "word " * 400]) == 0
 
 
+@pytest.mark.parametrize(("dimensions", "end"), [("2", 2), ("6", 6), ("7", 7)])
+def test_numbers_that_are_not_printed_are_hinted_at(
+    dimensions: str, end: int, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["embed", "a text", "--model", model, "--dimensions", dimensions]) == 0
+    head = capsys.readouterr().out.rstrip().partition("numbers: ")[2].split(", ")
+    assert head[6:] == (["..."] if end > 6 else [])
+    assert len(head) == end
+
+
 def test_lines_of_standard_input() -> None:
     prompts = "One prompt.\r\n\nAnother\x0cprompt.\n"
     [one] = rows_of(lln("embed", "-", "--json", stdin=prompts))

@@ -201,6 +201,21 @@ def test_an_unreachable_server() -> None:
         LLNClient(f"http://127.0.0.1:{free_port()}").encode("a")
 
 
+@pytest.mark.parametrize("url", ["localhost:8000", "", "ftp://example.org", "http://", None])
+def test_an_address_that_is_none_is_refused_at_once(url: Any) -> None:
+    with pytest.raises(ValueError, match=r"must be like http://localhost:8000, got ") as refusal:
+        LLNClient(url)
+    assert repr(url) in str(refusal.value)
+
+
+@pytest.mark.parametrize("key", ["0123456789abcdef\n", "0123456789abcdéf"])
+def test_a_key_that_no_header_may_have_is_not_shown(key: str) -> None:
+    """A file with a key ends with the end of a line."""
+    with pytest.raises(ValueError, match="a character that no key may have") as refusal:
+        LLNClient(api_key=key)
+    assert "0123" not in str(refusal.value)
+
+
 @contextmanager
 def answering(*answers: bytes) -> Iterator[tuple[str, list[bytes]]]:
     """A server that gives these answers, one for each connection, and what it was sent."""

@@ -202,6 +202,15 @@ def test_what_cannot_be_planned(body: dict[str, object], http: httpx.Client) -> 
     assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
+@pytest.mark.parametrize(
+    ("body", "given"), [({}, "neither"), ({"tokens": 5, "text": "five"}, "both")]
+)
+def test_a_plan_needs_one_size(body: dict[str, object], given: str, http: httpx.Client) -> None:
+    error = http.post("/v1/plan", json=body).json()["error"]
+    assert error["message"] == f"give tokens or text to plan for, one of the two; got {given}"
+    assert error["actual"] == given
+
+
 def test_what_cannot_be_planned_over_grpc(stub: Any) -> None:
     sizes = (0, MOST_TOKENS + 1, 2**64 - 1)
     requests = [models_pb2.PlanRequest(tokens=tokens) for tokens in sizes]

@@ -40,7 +40,7 @@ class SegmentBody(Body):
     tail: AtLeastOne | None = Field(None, description="Only the last tokens, this many of them.")
 
     def check(self) -> None:
-        for name in ("head", "tail"):
+        for name in ("head", "tail", "max_chunk_length"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidInput(

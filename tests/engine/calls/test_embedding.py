@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -299,10 +299,15 @@ def test_truncation_says_what_was_dropped(
         (["fine", []], "empty_text", "input[1]"),
         (["x"] * 3000, "too_many_inputs", "input"),
         ([3], "invalid_type", "input[0]"),
+        ([b"bytes"], "invalid_type", "input[0]"),
         (["a\ud800b"], "invalid_unicode", "input[0]"),
         ([[5, 99_999_999]], "invalid_token_id", "input[0]"),
         ([[5, -1]], "invalid_token_id", "input[0]"),
+        ([["a"]], "invalid_token_id", "input[0]"),
         ("a string", "invalid_type", None),
+        (None, "invalid_type", None),
+        (iter(["a"]), "invalid_type", None),
+        ({"a": 1}, "invalid_type", None),
     ],
     ids=lambda value: str(value)[:24].encode("ascii", "replace").decode(),
 )
@@ -312,6 +317,30 @@ def test_inputs_that_are_refused(
     with pytest.raises(InvalidInput) as caught:
         engine.embed(inputs)
     assert (caught.value.code, caught.value.param) == (code, param)
+
+
+@pytest.mark.parametrize("text", [b"bytes", [101, 102], None, 7], ids=str)
+def test_a_document_is_a_string(text: Any, engine: Engine) -> None:
+    with pytest.raises(InvalidInput, match=f"text must be a string, got {type(text).__name__}"):
+        engine.embed_document(text)
+
+
+@pytest.mark.parametrize(
+    ("ids", "stranger"),
+    [
+        ([5, "a"], "'a' at position 1"),
+        ([5, 1.5, 7], "1.5 at position 1"),
+        ([None], "null at position 0"),
+        ([7, True], "true at position 1"),
+        ([5, 2**70], f"{2**70} at position 1"),
+        ([5, [6]], "a list at position 1"),
+    ],
+    ids=str,
+)
+def test_what_is_no_token_id_is_named(ids: Any, stranger: str, engine: Engine) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        engine.embed([ids])
+    assert caught.value.message.endswith(f"of at most 64 bits, got {stranger}")
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,7 @@ def test_the_tokens_of_a_long_text_are_written_with_the_event_loop_free_in_betwe
         ({"content": ""}, "content"),
         ({"content": "a", "tokenizer": "cl100k_base"}, "tokenizer"),
         ({"content": "a", "max_chunk_length": 0, "return_chunks": True}, "max_chunk_length"),
+        ({"content": "a", "max_chunk_length": 0}, "max_chunk_length"),
         ({"content": "a", "head": 0}, "head"),
         ({"content": "a", "head": 1, "tail": 1}, "tail"),
     ],

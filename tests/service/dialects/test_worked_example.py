@@ -59,6 +59,17 @@ def test_it_runs(
         assert row["index"] != "plain" or row["minus plain"] == [0, 0, 0]
 
 
+@pytest.mark.parametrize("content", [None, "", "# A title\n\nOne short paragraph.\n"])
+def test_documents_without_questions_are_refused(
+    example: Any, content: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if content is not None:
+        (tmp_path / "one.md").write_text(content)
+    with pytest.raises(SystemExit):
+        example.main(["--folder", str(tmp_path)])
+    assert "documents has a paragraph to ask for" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("splitter", ["chonkie", "LangChain"])
 def test_chunks_put_together_are_the_document(example: Any, splitter: str) -> None:
     sentence = "These are words of a sentence, and there are not many of them. "

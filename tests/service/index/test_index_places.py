@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from service.errors import StorageFailure
+from service.index.errors import IndexMismatch
+from service.index.open import open_to_write
 from service.index.rows import IndexedFile
 from service.index.schema import Recipe
 from service.index.store import DATABASE, IndexStore
@@ -45,8 +47,32 @@ def test_another_model_is_refused(
 ) -> None:
     run("index", folder, "--model", model)
     other = str(write_checkpoint(seed=1))
-    assert "give another --index, or rebuild it" in run("index", folder, "--model", other)
+    refused = run("index", folder, "--model", other)
+    assert "give another --index, or make a new one: lln index FOLDER --rebuild" in refused
     assert run("index", folder, "--model", other, "--rebuild")[0]["read"] == 3
+
+
+@pytest.mark.parametrize(
+    ("records", "how", "again"),
+    [
+        (True, "without records", "lln index FOLDER --rebuild --records"),
+        (False, "with records", "lln index FOLDER --rebuild"),
+    ],
+)
+def test_records_that_an_index_does_not_keep_need_a_new_one(
+    tmp_path: Path, records: bool, how: str, again: str
+) -> None:
+    """The command is named: `lln watch` has no --rebuild."""
+    IndexStore.create(tmp_path, recipe(records=not records)).close()
+    with pytest.raises(IndexMismatch) as refusal:
+        open_to_write(tmp_path, recipe(records=records))
+    assert f"was made {how}; give another --index, or" in refusal.value.message
+    assert refusal.value.message.endswith(f"make a new one: {again}")
+
+
+def recipe(*, records: bool = False) -> Recipe:
+    how: dict[str, Any] = {"context": "balanced", "chunk_tokens": 256, "calibration": None}
+    return Recipe(folder="docs", model="default", revision="1", dim=4, records=records, **how)
 
 
 @needs_reduced_int8
@@ -88,9 +114,7 @@ def test_what_is_no_index(folder: Path, tmp_path: Path, run: Run) -> None:
 
 def test_a_full_disk_is_named(tmp_path: Path) -> None:
     """SQLite takes the transaction back itself then."""
-    how: dict[str, Any] = {"context": "balanced", "chunk_tokens": 256, "calibration": None}
-    recipe = Recipe(folder="docs", model="default", revision="1", dim=4, **how)
-    with IndexStore.create(tmp_path, recipe) as store:
+    with IndexStore.create(tmp_path, recipe()) as store:
         [(pages,)] = store._db.execute("PRAGMA page_count").fetchall()
         store._db.execute(f"PRAGMA max_page_count = {pages + 3}")
         text = "x" * 200_000
