@@ -279,7 +279,8 @@ class _Run:
         if self._under_way or progress.bytes_total is None:
             return
         left = max(1, progress.bytes_total - progress.bytes_done)
-        check_space(self._job.out, rows=len(part.rows), share=part.num_bytes / left, dim=self._dim)
+        texts = sum(isinstance(row, TextRow) for row in part.rows)  # bad rows have no vectors
+        check_space(self._job.out, rows=texts, share=part.num_bytes / left, dim=self._dim)
 
     def _count_piece(self, piece: Piece, *, earlier: bool = False) -> None:
         self._count(piece.texts, len(piece.vectors), piece.bad, piece.num_bytes, earlier=earlier)

@@ -86,6 +86,15 @@ def test_a_full_disk_is_told_and_what_is_done_is_kept(
         check_space(tmp_path / "out.npy", rows=500, share=1e-12, dim=384)
 
 
+def test_rows_without_a_text_say_nothing_of_the_space_that_is_needed(
+    model: str, run: Run, tmp_path: Path
+) -> None:
+    """The size of a row that is never closed is not known."""
+    (tmp_path / "open.csv").write_text('id,text\n1,"a\n2,b\n')
+    done = run("--from", tmp_path / "open.csv", "--out", tmp_path / "out.npy", "--model", model)
+    assert (done["texts"], done["vectors"], done["bad"]) == (0, 0, 1)
+
+
 def test_chunks_are_rows_with_their_characters(model: str, run: Run, tmp_path: Path) -> None:
     text = " ".join(TEXTS * 6)
     (tmp_path / "one.txt").write_text(text)
