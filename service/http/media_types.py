@@ -52,8 +52,9 @@ def require_json(headers: Headers, *, undeclared: Collection[str] = ("",)) -> No
     declared = media_type(headers)
     of_browser = any(name in headers for name in _OF_BROWSERS)
     if declared != JSON and (declared not in undeclared or of_browser):
+        hint = f" (curl's default; add -H 'content-type: {JSON}')" if declared == FORM else ""
         raise UnsupportedMediaType(
-            f"the body must be sent as {JSON}, got {shown(declared or 'no content-type')}",
+            f"the body must be sent as {JSON}, got {shown(declared or 'no content-type')}{hint}",
             param="content-type",
             limit=JSON,
             actual=declared,

@@ -120,3 +120,21 @@ def test_plain_text_in_another_charset_is_refused(
     assert (answer.status_code, error["code"]) == (415, "unsupported_charset")
     assert (error["param"], error["limit"]) == ("content-type", "utf-8")
     assert error["actual"] == charset
+
+
+@pytest.mark.parametrize(
+    ("declared", "hint"),
+    [
+        ("application/x-www-form-urlencoded", True),
+        ("application/xml", False),
+    ],
+)
+def test_who_forgets_the_type_is_told_how_to_send_it(
+    http: httpx.Client, declared: str, hint: bool
+) -> None:
+    answer = http.post("/v1/documents", content='{"text": "a"}', headers={"content-type": declared})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (415, "unsupported_media_type")
+    assert error["message"].endswith(
+        "(curl's default; add -H 'content-type: application/json')" if hint else declared
+    )
