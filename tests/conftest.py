@@ -7,7 +7,7 @@ import importlib.util
 import os
 from collections.abc import Generator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 from hypothesis import settings
@@ -55,6 +55,19 @@ settings.load_profile("repeatable")
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Every second worker reads the files from the last to the first: each then finds half of them
+    compiled, where no file was before."""
+    report = yield
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
+    if int(worker.removeprefix("gw")) % 2 and isinstance(collector, pytest.Dir):
+        report.result.reverse()
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """What importing and collecting the tests makes stays to the end, nearly a million objects.
 
@@ -71,6 +84,13 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:
         items[:] = longest_first(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from tests.page_together import PageTogether
+
+    return PageTogether(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 ConfigValue = str | int | float | bool | None
