@@ -17,11 +17,13 @@ from engine.training.calibrate import CalibrationPlan
 from engine.training.convert import adapt_model, built_in_texts
 from service.replicas.proxy import CALLBACK, CALLBACK_PATH
 from tests.service.outside import free_port
-from tests.service.processes import clean_environment
+from tests.service.processes import clean_environment, lln
 
 # A process of its own, not forked from one with torch: Ray does not start in those.
 LLN = (sys.executable, "-m", "service.cli")
 START_S, STOP_S = 120, 90
+# Ray's workers would step back behind whatever else has the cores.
+RAY_SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ def ray_cluster(folder: Path) -> Iterator[str]:
     with (folder / "ray.log").open("wb") as log:
         process = subprocess.Popen(
             [ray, "start", *options.split(), f"--temp-dir={folder}/ray"],
-            env=clean_environment(**{CALLBACK: CALLBACK_PATH, "RAY_USAGE_STATS_ENABLED": "0"}),
+            env=clean_environment(**{CALLBACK: CALLBACK_PATH}, **RAY_SETTINGS),
             stdout=log,
             stderr=log,
         )
@@ -92,13 +94,10 @@ def serving(folder: Path, model: str, *arguments: str, **settings: str) -> Itera
 
 
 def run_lln(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """A command that only asks the cluster can be forked."""
     ports = {"LLN_HTTP_PORT": str(free_port()), "LLN_GRPC_PORT": str(free_port())}
-    environment = clean_environment(LLN_MODELS="default", **ports, **settings)
-    if "--models" in arguments:
-        del environment["LLN_MODELS"]
-    return subprocess.run(
-        [*LLN, *arguments], env=environment, capture_output=True, text=True, timeout=START_S
-    )
+    models = {} if "--models" in arguments else {"LLN_MODELS": "default"}
+    return lln(*arguments, **models, **ports, **settings)
 
 
 def until(is_so: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:

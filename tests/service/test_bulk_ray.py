@@ -26,6 +26,7 @@ from lln.ray_data import EmbedTexts
 from service.cli.__main__ import main
 from tests.service.bulk_kills import has_pieces, kill_within_a_part
 from tests.service.processes import clean_environment, lln
+from tests.service.ray_servers import RAY_SETTINGS
 
 TEXTS = ("the quick brown fox", "seven wizards box", "attention over long documents")
 # A process of its own, not forked from one with torch: Ray does not start in those.
@@ -64,7 +65,7 @@ def cluster() -> Iterator[Cluster]:
     """Ends when the standard input of its process is closed, so no cluster outlives the tests."""
     pytest.importorskip("ray")
     # The developer may have a token for another cluster. Ray looks when it is first used.
-    settings = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+    settings = {"RAY_AUTH_MODE": "disabled", **RAY_SETTINGS}
     with (
         tempfile.TemporaryDirectory(prefix="lln-") as folder,
         pytest.MonkeyPatch.context() as patch,
