@@ -134,7 +134,7 @@ def test_token_ids_and_text_mix(embeddings: Any, models: Any) -> None:
 
 
 def test_many_calls_at_once(embeddings: Any) -> None:
-    texts = [f"Text number {number}, " + "word " * (number % 50) for number in range(200)]
+    texts = [f"Text number {number}, " + "word " * (number % 50) for number in range(100)]
     pending = [embeddings.Embed.future(pb.EmbedRequest(input=inputs(text))) for text in texts]
     rows = np.concatenate([matrix(call.result(timeout=120)) for call in pending])
 

@@ -93,7 +93,7 @@ def test_a_slow_reader_of_a_stream_does_not_block_others(fielded: Any) -> None:
         before = metric(fielded.http_url, 'lln_tokens_total{model="default"}')
         answers = stub.EmbedStream(requests())
         next(answers)
-        time.sleep(2)
+        time.sleep(1)
         answer = httpx.post(f"{fielded.http_url}/v1/embeddings", json={"input": "x"}, timeout=20)
         assert answer.status_code == 200
         embedded = (metric(fielded.http_url, 'lln_tokens_total{model="default"}') - before) / 52

@@ -17,7 +17,7 @@ from tests.service.outside import vectors_of
 from tests.service.stubs import tei_rank_stub, tei_tokens_stub
 
 QUERY = "Where do otters live?"
-FILLER = "The price of tea rose in spring, and fell again in autumn. " * 60
+FILLER = "The price of tea rose in spring, and fell again in autumn. " * 42
 ANSWER = "Otters live in burrows on the banks of rivers."
 LONG = f"{FILLER}{ANSWER} {FILLER}"
 TEXTS = ["The price of tea rose.", "Otters make their homes by rivers.", LONG]

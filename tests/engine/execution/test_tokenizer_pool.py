@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -173,7 +174,7 @@ def _steps_until_refusal(steps: Steps[object], limit: int, param: str = "text") 
 def test_short_texts_do_not_wait_for_huge_ones_whose_callers_stay_or_leave(
     default_model: EmbeddingModel,
 ) -> None:
-    config = EngineConfig(device="cpu", max_text_tokens=300_000)
+    model = replace(default_model, info=replace(default_model.info, max_tokens=300_000))
     huge = "ab " * 1_200_000  # four times the limit
 
     async def work(engine: AsyncEngine) -> None:
@@ -199,7 +200,7 @@ def test_short_texts_do_not_wait_for_huge_ones_whose_callers_stay_or_leave(
         all_s = perf_counter() - started_at
         assert short_s < 0.5 * all_s
 
-    serve([default_model], work, config=config)
+    serve([model], work)
 
 
 def test_tokens_of_a_text_beyond_the_limit_are_refused(default_model: EmbeddingModel) -> None:
