@@ -36,6 +36,7 @@ class ChunkBatch:
     owners: list[int]  # the document of each chunk, by its place in the batch
     alone: Batch
     contexts: Batch  # one for each document
+    around: tuple[int, int]  # special tokens before and after a chunk alone
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,7 @@ class ChunkCorpus:
             owners=owners,
             alone=packed(alone, self._tokenizer),
             contexts=packed(contexts, self._tokenizer),
+            around=(self._tokenizer.num_prefix, self._tokenizer.num_suffix),
         )
 
     def _long_enough(self, shortest: int) -> list[list[int]]:

@@ -72,6 +72,9 @@ class Stage:
     mean_share: float = 0.0
     """For "chunks": the weight of the mean of the document's chunks in the same vector."""
 
+    linked: bool = False
+    """For "chunks": whether chunks are read as linked passages, not late."""
+
     fidelity_share: float = 1.0
     """For "contrast", "pairs" and "chunks": the weight of the distance to the teacher, of short
     texts for "pairs" and "chunks"."""
@@ -89,6 +92,8 @@ class Stage:
         _check_number("context_share", self.context_share)
         _check_number("mean_share", self.mean_share)
         _check_number("fidelity_share", self.fidelity_share)
+        if not isinstance(self.linked, bool):
+            raise _invalid("linked", self.linked, "true or false")
         self._check_lengths()
         self._check_rates()
 

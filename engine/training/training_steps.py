@@ -13,9 +13,10 @@ from engine.model.embedding_model import EmbeddingModel
 from engine.model.encoder import Encoder
 from engine.model.pooling import PooledSpan, whole_texts
 from engine.model.weight_overrides import dense
-from engine.training.chunks import ChunkCorpus
+from engine.training.chunks import ChunkBatch, ChunkCorpus
 from engine.training.document_memory import DocumentMemory
 from engine.training.encode import pooling_of, teacher_window
+from engine.training.linked import linked_states
 from engine.training.losses import (
     attention_loss,
     chunk_losses,
@@ -176,8 +177,7 @@ class TrainingSteps:
         assert self._chunks is not None, "checked when the run began"
         batch = self._chunks.batch(length, stage.batch_tokens, stage.shortest, generator)
         student = self._student.encoder()
-        states = student(batch.documents.ids.to(student.device), batch.documents.bounds)
-        chunks = unit_vectors(states, [PooledSpan(*span) for span in batch.spans], self._pooling)
+        chunks = self._chunk_vectors(student, batch, linked=stage.linked)
         targets = chunk_targets(
             self._teacher_vectors(batch.alone),
             self._teacher_vectors(batch.contexts),
@@ -194,6 +194,14 @@ class TrainingSteps:
             )
         tokens = _num_tokens(batch.documents, batch.contexts, anchors)
         return _weighted(stage, length, tokens, parts)
+
+    def _chunk_vectors(self, student: Encoder, batch: ChunkBatch, *, linked: bool) -> Tensor:
+        if linked:
+            states, spans = linked_states(student, batch), whole_texts(batch.alone.bounds)
+        else:
+            states = student(batch.documents.ids.to(student.device), batch.documents.bounds)
+            spans = [PooledSpan(*span) for span in batch.spans]
+        return unit_vectors(states, spans, self._pooling)
 
     def _document_retrieval(self, batch: PairBatch, queries: Tensor, documents: Tensor) -> Tensor:
         """Queries and stretches should find their document among those of this step and of earlier

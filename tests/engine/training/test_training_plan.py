@@ -72,6 +72,7 @@ def test_stages_of_the_wrong_form(items: object, message: str) -> None:
         ({"context_share": -1}, "context_share must be a number of at least 0"),
         ({"mean_share": None}, "mean_share must be a number of at least 0, got None"),
         ({"fidelity_share": -1}, "fidelity_share must be a number of at least 0"),
+        ({"linked": 1}, "linked must be true or false, got 1"),
     ],
 )
 def test_invalid_fields_of_a_stage(change: dict[str, object], message: str) -> None:
