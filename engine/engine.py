@@ -21,7 +21,12 @@ from engine.execution.input_checks import check_inputs, check_options, check_poo
 from engine.execution.inputs import PIECE_TEXTS, PreparedText, lengths_alone, prepare, texts_alone
 from engine.execution.model_runner import run_batch
 from engine.execution.planner import Planner
-from engine.execution.results import StandaloneVectors, document_embedding, embedding
+from engine.execution.results import (
+    StandaloneVectors,
+    chunks_read_alone,
+    document_embedding,
+    embedding,
+)
 from engine.living.price import plan_of_update
 from engine.living.record_bytes import from_bytes
 from engine.living.rounds import Rounds, rounds_from
@@ -38,6 +43,7 @@ from engine.text.chunking import check_context
 from engine.types import (
     Chunking,
     Context,
+    DocumentChunks,
     DocumentEmbedding,
     Embedding,
     EmbedOptions,
@@ -181,6 +187,26 @@ class Engine:
         alone = self._read_alone(document)
         (result,) = self._run([document])
         return document_embedding(document, result, options, alone)
+
+    def embed_chunks(
+        self,
+        text: str,
+        *,
+        chunks: Chunking,
+        title: str | None = None,
+        options: EmbedOptions = _DEFAULTS,
+    ) -> DocumentChunks:
+        """The chunks of `embed_document`, the same to the bit. Where they take nothing from a
+        reading of the whole document (context "linked", "opening" or "alone"), there is none."""
+        check_options(options, self.model)
+        check_pools(self.model)
+        document = prepare_document(text, self.model, options, chunks, title=title)
+        alone = self._read_alone(document)
+        if document.has_only_passages_alone:
+            return chunks_read_alone(document, options, alone)
+        (result,) = self._run([document])
+        found = document_embedding(document, result, options, alone)
+        return DocumentChunks(chunks=found.chunks, accounting=found.accounting)
 
     def update_document(
         self,

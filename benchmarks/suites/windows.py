@@ -1,4 +1,4 @@
-"""One long document against softmax over separate windows of it."""
+"""One long document, whole and as linked passages, against softmax over separate windows of it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from functools import partial
 
 from benchmarks.rows import Plan, Row, Target, Turns, ratio_row, take_turns
 from benchmarks.workbench import LLN_DIAG, Workbench
+from engine.types import ChunkPlan
 
-TOKENS, WINDOW = 8_192, 512
-WINDOWS = "softmax over windows"
+TOKENS, WINDOW, PASSAGE = 8_192, 512, 256
+WINDOWS, LINKED = "softmax over windows", "linked passages"
+PASSAGES = ChunkPlan(tokens=PASSAGE, context="linked")
 TARGET = Target("<=", 1.1)
 
 
@@ -19,13 +21,15 @@ def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
     taken = take_turns(
         {
             LLN_DIAG: partial(bench.lln_diag.embed_document, document),
+            LINKED: partial(bench.lln_diag.embed_chunks, document, chunks=PASSAGES),
             WINDOWS: partial(bench.softmax.embed, windows),
         },
         Turns(repeats=plan.turns(7)),
     )
-    yield ratio_row(
-        *(taken, LLN_DIAG, WINDOWS),
-        case=f"{TOKENS:,} tokens, or {len(windows)} x {WINDOW}",
-        measure=f"{LLN_DIAG} / {WINDOWS}",
-        target=TARGET,
-    )
+    for contender in (LLN_DIAG, LINKED):
+        yield ratio_row(
+            *(taken, contender, WINDOWS),
+            case=f"{TOKENS:,} tokens, or {len(windows)} x {WINDOW}",
+            measure=f"{contender} / {WINDOWS}",
+            target=TARGET,
+        )

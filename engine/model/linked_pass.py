@@ -89,9 +89,8 @@ class LinkedPass(TiledPass):
     def _state_of(self, layer: int, projections: Projections, rows: Span) -> LLNState | None:
         inside = np.flatnonzero(self._is_content[rows.start : rows.end])
         content = torch.from_numpy(inside).to(self._encoder.device)
-        return self._attention[layer].linked_state_of(
-            projections.k[content], projections.v[content]
-        )
+        k, v = (part.index_select(0, content) for part in (projections.k, projections.v))
+        return self._attention[layer].linked_state_of(k, v)
 
     def _through_layer(self, rows: Span) -> tuple[Tensor, Projections | None]:
         own, bounds = self._own(rows), self._passages(rows)

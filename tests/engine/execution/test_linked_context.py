@@ -94,6 +94,14 @@ def test_it_costs_one_reading(shallow_model: EmbeddingModel, text: str) -> None:
 
     whole, chunks = serve([shallow_model], read)
     np.testing.assert_array_equal(vectors(whole), vectors(chunks))
+    with Engine(shallow_model) as engine:
+        np.testing.assert_array_equal(
+            vectors(engine.embed_chunks(text, chunks=PLAN)), vectors(chunks)
+        )
+        late = replace(PLAN, context="late")
+        np.testing.assert_array_equal(
+            vectors(engine.embed_chunks(text, chunks=late)), linked(engine, text, context="late")
+        )
     cost = chunks.accounting
     of_title = 7  # '"assert" statement' and its special tokens
     assert cost.tokens_alone == cost.tokens - 2 + 2 * len(chunks.chunks) + of_title
