@@ -17,7 +17,12 @@ from engine.attention_types import SAMPLED_ROWS, Diagnosis
 from engine.checkpoint.registry import DEFAULT_MODEL
 from engine.config import EngineConfig
 from engine.execution.documents import prepare_document
-from engine.execution.input_checks import check_inputs, check_options, check_pools
+from engine.execution.input_checks import (
+    check_inputs,
+    check_options,
+    check_pools,
+    check_vector_or_chunks,
+)
 from engine.execution.inputs import PIECE_TEXTS, PreparedText, lengths_alone, prepare, texts_alone
 from engine.execution.model_runner import run_batch
 from engine.execution.planner import Planner
@@ -250,14 +255,15 @@ class Engine:
         (result,) = self._run([text])
         return ReadVectors(result, alone)
 
-    def plan(self, tokens: int, *, context: Context | None = None) -> Plan:
-        """What a text of this many tokens would take; with a context, with chunks of 256 tokens.
-        The first plan takes up to a second."""
+    def plan(self, tokens: int, *, context: Context | None = None, vector: bool = True) -> Plan:
+        """What a text of this many tokens would take; with a context, with chunks of 256 tokens,
+        and without `vector` those alone. The first plan takes up to a second."""
+        check_vector_or_chunks(vector, context, "context")
         plan = self._planner.plan(self.model, tokens)
         if context is None:
             return plan
         check_context(context, "context")
-        return self._planner.with_context(self.model, plan, context)
+        return self._planner.with_context(self.model, plan, context, vector=vector)
 
     def plan_update(self, record: bytes, text: str) -> Plan:
         """What `update_document` would take for this text, without what its staleness asks for."""

@@ -73,6 +73,10 @@ class Accounting:
     """Tokens read besides, for the title and for passages read alone; `tokens_embedded` does not
     count them."""
 
+    tokens_saved: int = 0
+    """Those of `tokens_embedded` that were not read as a whole document: only chunks were asked
+    for, and they take nothing from it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Embedding:
@@ -172,16 +176,16 @@ class DocumentChunks:
     chunks: tuple[Chunk, ...]
     accounting: Accounting
 
-
-@dataclass(frozen=True, kw_only=True)
-class DocumentEmbedding:
-    vector: Vector  # [dim]
-    chunks: tuple[Chunk, ...]
-    accounting: Accounting
-
     @property
     def tokens(self) -> int:
         return self.accounting.tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentEmbedding(DocumentChunks):
+    """The same with its own vector."""
+
+    vector: Vector  # [dim]
 
 
 RankScoring: TypeAlias = Literal["vectors", "tokens"]
@@ -268,8 +272,8 @@ class Plan:
     """Tokens of passages that the context of the chunks reads once more, alone. `seconds` includes
     them, `tokens` does not."""
     tokens_read: int = 0
-    """Tokens that the device reads within the text: all of them, or those of the segments that
-    changed since a record."""
+    """Tokens that the device reads within the text: all of them, those of the segments that changed
+    since a record, or none where chunks alone are asked for that take nothing from it."""
     ranks: int = 1
     """Ranks that read it together. `bytes`, `seconds` and `tiles` are those of one of them."""
 

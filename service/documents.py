@@ -14,8 +14,9 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from engine.async_engine import AsyncEngine
 from engine.errors import EngineUnavailable, InvalidInput
 from engine.execution.document_stream import DocumentStream
+from engine.execution.input_checks import check_vector_or_chunks
 from engine.living_types import LivingEmbedding, RecordPrecision
-from engine.types import Chunking, ChunksReady, DocumentEmbedding, EmbedOptions, Progress
+from engine.types import Chunking, ChunksReady, DocumentChunks, EmbedOptions, Progress
 from service.fairness import read_by_then, write_timeout_at
 
 _ACCEPTED_EVERY_TOKENS = 16_384
@@ -34,6 +35,7 @@ class DocumentRequest:
     chunking: Chunking | None
     title: str | None
     timeout_s: float
+    vector: bool = True  # of the document itself
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +63,13 @@ class Finished:
     """The result."""
 
     model: str
-    embedding: DocumentEmbedding
+    embedding: DocumentChunks  # a DocumentEmbedding if its own vector was asked for
 
 
 Pieces: TypeAlias = AsyncIterable[bytes | str]
 Event: TypeAlias = Accepted | Progress | ChunksReady | Finished
 EventName: TypeAlias = Literal["accepted", "progress", "chunks", "result"]
-Embedded = TypeVar("Embedded", bound=DocumentEmbedding)
+Embedded = TypeVar("Embedded", bound=DocumentChunks)
 OnEvent: TypeAlias = Callable[[Event], None]
 RunReader: TypeAlias = Callable[[Coroutine[Any, Any, None]], Awaitable[bool]]
 """Runs the coroutine that reads the pieces. Returns False if it cancelled it."""
@@ -92,19 +94,12 @@ async def embed_document(
     *,
     on_event: OnEvent = lambda _: None,
     run_reader: RunReader = _run_to_end,
-) -> DocumentEmbedding:
+) -> DocumentChunks:
     """Embeds a document while its pieces arrive.
 
     Raises EngineUnavailable if `run_reader` stopped reading because the server shuts down.
     """
-    document = engine.open_document(
-        model=request.model,
-        chunks=request.chunking,
-        title=request.title,
-        options=request.options,
-        timeout_s=request.timeout_s,
-        on_event=on_event,
-    )
+    document = _open(engine, request, on_event)
     try:
         if not await run_reader(_read(document, request, pieces, on_event)):
             raise EngineUnavailable("the server is stopping and did not read the whole document")
@@ -115,6 +110,23 @@ async def embed_document(
         document.abort()
 
 
+def _open(
+    engine: AsyncEngine, request: DocumentRequest, on_event: OnEvent
+) -> DocumentStream[DocumentChunks]:
+    shared: dict[str, Any] = {
+        "model": request.model,
+        "title": request.title,
+        "options": request.options,
+        "timeout_s": request.timeout_s,
+        "on_event": on_event,
+    }
+    if request.vector:
+        return engine.open_document(chunks=request.chunking, **shared)
+    check_vector_or_chunks(request.vector, request.chunking, "chunking")
+    assert request.chunking is not None, "checked"
+    return engine.open_chunks(chunks=request.chunking, **shared)
+
+
 async def stream_document(
     engine: AsyncEngine,
     request: DocumentRequest,
@@ -123,7 +135,7 @@ async def stream_document(
     *,
     result_model: str,
     run_reader: RunReader = _run_to_end,
-) -> DocumentEmbedding:
+) -> DocumentChunks:
     """Embeds a document and sends its events meanwhile, the result last.
 
     The work is cancelled if sending fails or the caller is cancelled. Raises AnswerNotTaken if the
@@ -131,7 +143,7 @@ async def stream_document(
     same time again for the remaining events.
     """
 
-    async def work(on_event: OnEvent) -> DocumentEmbedding:
+    async def work(on_event: OnEvent) -> DocumentChunks:
         return await embed_document(
             engine, request, pieces, on_event=on_event, run_reader=run_reader
         )
@@ -185,7 +197,10 @@ def _parts_of(event: Event) -> Iterator[Event]:
 
 
 async def _read(
-    document: DocumentStream, request: DocumentRequest, pieces: Pieces, on_event: OnEvent
+    document: DocumentStream[DocumentChunks],
+    request: DocumentRequest,
+    pieces: Pieces,
+    on_event: OnEvent,
 ) -> None:
     reported = 0
     async with read_by_then(request.timeout_s):
@@ -200,6 +215,7 @@ async def embed_living(
     engine: AsyncEngine, request: LivingRequest, on_event: OnEvent = lambda _: None
 ) -> LivingEmbedding:
     """Embeds a document with its record, as a whole or as an update of the record that was sent."""
+    _check_keeps_vector(request)
     shared: dict[str, Any] = {
         "model": request.model,
         "chunks": request.chunking,
@@ -224,6 +240,17 @@ async def embed_living(
     if found.chunks:  # all at the end: a kept one may become stale by what is read last
         on_event(ChunksReady(chunks=found.chunks))
     return found
+
+
+def _check_keeps_vector(request: DocumentRequest) -> None:
+    if not request.vector:
+        raise InvalidInput(
+            "vector is false, but a document with a record always has its vector: the record keeps "
+            "what it is made of; leave out vector, or the record",
+            code="vector_of_record",
+            param="vector",
+            actual=False,
+        )
 
 
 def _check_reads_whole(request: LivingRequest) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from engine.calls.chunk_runs import ChunkRuns
 from engine.calls.core import DEFAULTS
-from engine.calls.document_calls import DocumentCalls
-from engine.execution.inputs import PreparedText, lengths_alone
-from engine.execution.results import chunks_read_alone
-from engine.model.embedding_model import EmbeddingModel
+from engine.calls.document_calls import OnDocumentEvent
+from engine.execution.document_stream import DocumentStream
 from engine.scheduling.deadline import Deadline
 from engine.types import Chunking, DocumentChunks, EmbedOptions
 
 
-class ChunkCalls(DocumentCalls):
+class ChunkCalls(ChunkRuns):
     async def embed_chunks(
         self,
         text: str,
@@ -21,36 +20,27 @@ class ChunkCalls(DocumentCalls):
         title: str | None = None,
         options: EmbedOptions = DEFAULTS,
         timeout_s: float | None = None,
+        on_event: OnDocumentEvent | None = None,
     ) -> DocumentChunks:
         """The chunks of `embed_document`, the same to the bit. Where they take nothing from the
-        document (context "alone" or "opening"), it is not read as a whole, which saves half."""
+        document (context "linked", "opening" or "alone"), it is not read as a whole, which saves
+        half; `on_event` then gets the chunks at the end."""
         deadline = Deadline(timeout_s)
         chosen, document = await self._read_text(text, model, options, chunks, title, deadline)
-        if document.has_only_passages_alone:
-            return await self._run_passages(chosen, document, options, deadline)
         with self._worker.session() as session:
-            found = await self._run_document(
-                session, chosen, document, options, deadline, on_event=None
-            )
-        return DocumentChunks(chunks=found.chunks, accounting=found.accounting)
+            return await self._run_chunks(session, chosen, document, options, deadline, on_event)
 
-    async def _run_passages(
+    def open_chunks(
         self,
-        model: EmbeddingModel,
-        document: PreparedText,
-        options: EmbedOptions,
-        deadline: Deadline,
-    ) -> DocumentChunks:
-        with self._counting_rejections():
-            lengths = list(lengths_alone(document, model.tokenizer))
-            largest = self._planner.plan(model, max(lengths))
-            self._planner.admit(
-                self._planner.with_alone(model, largest, count=len(lengths), tokens=sum(lengths)),
-                deadline,
-            )
-        with self._worker.session() as session:
-            self._count_truncated(model, [document])
-            alone = await self._read_alone(
-                session, model, document, options, deadline, progress=None, later_tokens=0
-            )
-        return chunks_read_alone(document, options, alone)
+        *,
+        model: str | None = None,
+        chunks: Chunking,
+        title: str | None = None,
+        options: EmbedOptions = DEFAULTS,
+        timeout_s: float | None = None,
+        on_event: OnDocumentEvent | None = None,
+    ) -> DocumentStream[DocumentChunks]:
+        """The same for a document that arrives in pieces."""
+        return self._open_stream(
+            self._run_chunks, model, chunks, title, options, timeout_s, on_event
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -41,6 +41,18 @@ from engine.types import (
 T = TypeVar("T")
 
 OnDocumentEvent: TypeAlias = Callable[[DocumentEvent], None]
+
+RunPrepared: TypeAlias = Callable[
+    [
+        Session[PreparedText, Vector],
+        EmbeddingModel,
+        PreparedText,
+        EmbedOptions,
+        Deadline,
+        OnDocumentEvent | None,
+    ],
+    Awaitable[T],
+]
 
 Piece: TypeAlias = list[PreparedText]
 Answers: TypeAlias = list[asyncio.Future[TimedResult[Vector]]]
@@ -79,17 +91,30 @@ class DocumentCalls(TextRuns):
         options: EmbedOptions = DEFAULTS,
         timeout_s: float | None = None,
         on_event: OnDocumentEvent | None = None,
-    ) -> DocumentStream:
+    ) -> DocumentStream[DocumentEmbedding]:
         """The same for a document that arrives in pieces."""
+        return self._open_stream(
+            self._run_document, model, chunks, title, options, timeout_s, on_event
+        )
+
+    def _open_stream(
+        self,
+        run_prepared: RunPrepared[T],
+        model: str | None,
+        chunks: Chunking | None,
+        title: str | None,
+        options: EmbedOptions,
+        timeout_s: float | None,
+        on_event: OnDocumentEvent | None,
+    ) -> DocumentStream[T]:
+        """A document that is run once all of its pieces have arrived."""
         with self._counting_rejections():
             chosen = self._document_model(model, options)
             reader = DocumentReader(chosen, options, chunks, title=title, in_pieces=True)
 
-        async def run(prepared: PreparedText, deadline: Deadline) -> DocumentEmbedding:
+        async def run(prepared: PreparedText, deadline: Deadline) -> T:
             with self._worker.session() as session:
-                return await self._run_document(
-                    session, chosen, prepared, options, deadline, on_event
-                )
+                return await run_prepared(session, chosen, prepared, options, deadline, on_event)
 
         deadline = Deadline(timeout_s)
         return DocumentStream(reader, run, deadline, self._counting_rejections, self._pool)

@@ -1,4 +1,4 @@
-"""Several documents in one call, each read whole: from its text, or from chunks that are given."""
+"""The chunks of several documents in one call: cut from their texts, or as they are given."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from engine.scheduling.deadline import Deadline
 from engine.steps import Steps, one_step
 from engine.text.chunking import check_context
 from engine.text.pieces import pieces
-from engine.types import Chunking, Context, DocumentEmbedding, EmbedOptions, Span
+from engine.types import Chunking, Context, DocumentChunks, EmbedOptions, Span
 
 
 class DocumentListCalls(DocumentRuns):
@@ -35,9 +35,9 @@ class DocumentListCalls(DocumentRuns):
         context: Context = "balanced",
         options: EmbedOptions = DEFAULTS,
         timeout_s: float | None = None,
-    ) -> list[DocumentEmbedding]:
+    ) -> list[DocumentChunks]:
         """One vector for each of the given chunks of each document. A chunk is tokenised alone, and
-        read within its document, which is its chunks put together."""
+        read as `context` says within its document, which is its chunks put together."""
         deadline = Deadline(timeout_s)
         with self._counting_rejections():
             chosen = self._document_model(model, options)
@@ -48,16 +48,16 @@ class DocumentListCalls(DocumentRuns):
         prepared = await self._read(steps, deadline, characters=characters)
         return await self._embed_prepared(chosen, prepared, options, deadline)
 
-    async def embed_documents(
+    async def embed_chunks_of(
         self,
         texts: Sequence[str],
         *,
         model: str | None = None,
-        chunks: Chunking | None = None,
+        chunks: Chunking,
         options: EmbedOptions = DEFAULTS,
         timeout_s: float | None = None,
-    ) -> list[DocumentEmbedding]:
-        """The same as `embed_document` for each of the texts."""
+    ) -> list[DocumentChunks]:
+        """The same as `embed_chunks` for each of the texts."""
         deadline = Deadline(timeout_s)
         with self._counting_rejections():
             chosen = self._document_model(model, options)
@@ -84,11 +84,10 @@ class DocumentListCalls(DocumentRuns):
         documents: Sequence[PreparedText],
         options: EmbedOptions,
         deadline: Deadline,
-    ) -> list[DocumentEmbedding]:
+    ) -> list[DocumentChunks]:
         with self._counting_rejections():
             for document in documents:
-                plan = self._planner.plan(model, document.num_embedded)
-                self._planner.admit(plan, deadline)
+                self._planner.admit(self._chunks_plan(model, document), deadline)
         with self._worker.session() as session:
             return await self._run_documents(
                 *(session, model, documents, options, deadline), take=lambda found: found
@@ -96,7 +95,7 @@ class DocumentListCalls(DocumentRuns):
 
 
 def _prepare_each(
-    texts: Sequence[str], model: EmbeddingModel, options: EmbedOptions, chunks: Chunking | None
+    texts: Sequence[str], model: EmbeddingModel, options: EmbedOptions, chunks: Chunking
 ) -> Steps[list[PreparedText]]:
     prepared = []
     for index, text in enumerate(texts):

@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
-from engine.calls.document_calls import DocumentCalls
+from engine.calls.chunk_runs import ChunkRuns
 from engine.execution.inputs import PreparedText
 from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.deadline import Deadline
 from engine.scheduling.session import Session
-from engine.types import DocumentEmbedding, EmbedOptions, Vector
+from engine.types import DocumentChunks, EmbedOptions, Vector
 
 T = TypeVar("T")
 
 
-class DocumentRuns(DocumentCalls):
+class DocumentRuns(ChunkRuns):
     """Runs the documents of a call within its session: once it has begun, none is refused because
     the queue is full or the engine drains."""
 
@@ -27,13 +27,14 @@ class DocumentRuns(DocumentCalls):
         documents: Sequence[PreparedText],
         options: EmbedOptions,
         deadline: Deadline,
-        take: Callable[[DocumentEmbedding], T],
+        take: Callable[[DocumentChunks], T],
     ) -> list[T]:
-        """What `take` makes of each document as soon as it is read. The first failure ends all."""
+        """What `take` makes of each document's chunks as soon as they are read. The first failure
+        ends all."""
 
         async def run(document: PreparedText) -> T:
             return take(
-                await self._run_document(session, model, document, options, deadline, on_event=None)
+                await self._run_chunks(session, model, document, options, deadline, on_event=None)
             )
 
         tasks: list[asyncio.Task[T]] = []

@@ -32,7 +32,7 @@ from engine.steps import Steps
 from engine.types import (
     Accounting,
     ChunkPlan,
-    DocumentEmbedding,
+    DocumentChunks,
     EmbedOptions,
     RankedText,
     Ranking,
@@ -175,7 +175,7 @@ class RankingCalls(DocumentRuns):
         ready = iter(results[1:])
         wanted = _unit(results[0][1].value)[0]
 
-        def score_long(found: DocumentEmbedding) -> _Scored:
+        def score_long(found: DocumentChunks) -> _Scored:
             scores = [float(chunk.vector @ wanted) for chunk in found.chunks]
             best = int(np.argmax(scores))
             return _Scored(scores[best], found.chunks[best].characters, found.accounting)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from engine.calls.core import DEFAULTS, EngineCore
 from engine.errors import InvalidInput
-from engine.execution.input_checks import check_ids_to_decode, check_input
+from engine.execution.input_checks import check_ids_to_decode, check_input, check_vector_or_chunks
 from engine.execution.prompts import prompt_of
 from engine.execution.results import (
     decoded,
@@ -30,11 +30,13 @@ class TokenCalls(EngineCore):
         *,
         text: str | None = None,
         context: Context | None = None,
+        vector: bool = True,
         model: str | None = None,
         timeout_s: float | None = None,
     ) -> Plan:
         """What a text, or a text of this many tokens, would take, and how it would run. With a
-        context, the text is a document with chunks of 256 tokens."""
+        context, the text is a document with chunks of 256 tokens, and with its own vector unless
+        that is not asked for."""
         with self._counting_rejections():
             chosen = self._model(model)
             if (tokens is None) == (text is None):
@@ -44,6 +46,7 @@ class TokenCalls(EngineCore):
                     param="tokens",
                     actual=given,
                 )
+            check_vector_or_chunks(vector, context, "context")
             if context is not None:
                 check_context(context, "context")
             if text is not None:
@@ -57,7 +60,7 @@ class TokenCalls(EngineCore):
             plan = self._planner.plan(chosen, tokens)
             if context is None:
                 return plan
-            return self._planner.with_context(chosen, plan, context)
+            return self._planner.with_context(chosen, plan, context, vector=vector)
 
     async def tokenize(
         self, text: str, *, model: str | None = None, timeout_s: float | None = None

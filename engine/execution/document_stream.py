@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from engine.errors import InvalidInput
 from engine.execution.documents import DocumentReader
@@ -15,17 +15,17 @@ from engine.scheduling.deadline import Deadline
 from engine.steps import one_step
 from engine.text.streaming import READ_CHARACTERS
 from engine.text.unicode import Utf8Reader, check_unicode
-from engine.types import DocumentEmbedding
 
 T = TypeVar("T")
+Found = TypeVar("Found", covariant=True)
 
 READ_BYTES = READ_CHARACTERS
 """Bytes of a stream tokenised in one go. Handing over smaller pieces would take longer than reading
 them, and larger ones would hide for too long that the caller has left."""
 
 
-class DocumentStream:
-    """Takes the pieces of one document, then returns its embedding.
+class DocumentStream(Generic[Found]):
+    """Takes the pieces of one document, then returns its embedding, or its chunks alone.
 
     Pieces are strings or bytes of UTF-8, cut anywhere. They are tokenised as they arrive, off the
     event loop. Await each call before the next. An error or `abort` closes the document.
@@ -34,7 +34,7 @@ class DocumentStream:
     def __init__(
         self,
         reader: DocumentReader,
-        run: Callable[[PreparedText, Deadline], Awaitable[DocumentEmbedding]],
+        run: Callable[[PreparedText, Deadline], Awaitable[Found]],
         deadline: Deadline,
         counting_rejections: Callable[[], AbstractContextManager[None]],
         pool: TokenizerPool,
@@ -73,7 +73,7 @@ class DocumentStream:
             self._utf8.finish()
             self._prepared = await self._in_pool(reader, reader.finish)
 
-    async def finish(self) -> DocumentEmbedding:
+    async def finish(self) -> Found:
         """Embed the document, and close it."""
         if self._prepared is None:
             await self.end()

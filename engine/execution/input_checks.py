@@ -60,6 +60,18 @@ def check_input(item: object, param: str) -> None:
         )
 
 
+def check_vector_or_chunks(vector: bool, chunks: object, chosen_by: str) -> None:
+    """A document has its own vector, chunks or both. `chosen_by` is the field that gives chunks."""
+    if not vector and chunks is None:
+        raise InvalidInput(
+            f"vector is false and there are no chunks, so nothing is asked for; set {chosen_by}, "
+            "or leave vector out",
+            code="nothing_asked_for",
+            param="vector",
+            actual=False,
+        )
+
+
 def check_ids_to_decode(ids: object, config: EngineConfig) -> None:
     """Check what needs no tokenizer."""
     if isinstance(ids, str) or not isinstance(ids, Sequence | np.ndarray):

@@ -145,8 +145,28 @@ class Planner:
             tokens_alone=tokens,
         )
 
-    def with_context(self, model: EmbeddingModel, plan: Plan, context: Context) -> Plan:
-        """The plan of a document with chunks of the usual size and this context."""
+    def of_passages(
+        self,
+        model: EmbeddingModel,
+        tokens: int,
+        *,
+        count: int,
+        alone: int,
+        longest: int,
+        linked: bool,
+    ) -> Plan:
+        """The plan of a document of so many tokens that is not read as a whole, but in this many
+        texts, of `alone` tokens together. Linked passages are one text."""
+        largest = self.plan(model, longest, tiled=True if linked else None)
+        plan = self.with_alone(model, replace(largest, seconds=0.0), count=count, tokens=alone)
+        fits = tokens <= plan.max_tokens and plan.bytes <= plan.max_bytes
+        return replace(plan, tokens=tokens, tokens_read=0, fits=fits)
+
+    def with_context(
+        self, model: EmbeddingModel, plan: Plan, context: Context, *, vector: bool = True
+    ) -> Plan:
+        """The plan of a document with chunks of the usual size and this context, with or without
+        the document's own vector."""
         shares = SHARES[context]
         if not shares.alone:
             return plan
@@ -156,7 +176,14 @@ class Planner:
         if shares.opening:
             begin = OPENING_TOKENS - model.tokenizer.num_prefix
             count, content = count + 1, content + min(content, begin)
-        return self.with_alone(model, plan, count=count, tokens=content + special * count)
+        alone = content + special * count
+        if vector or shares.alone < 1:
+            return self.with_alone(model, plan, count=count, tokens=alone)
+        linked = shares.linked and can_tile(model.encoder)
+        longest = alone if linked else min(plan.tokens, ChunkPlan.tokens + special)
+        return self.of_passages(
+            *(model, plan.tokens), count=count, alone=alone, longest=longest, linked=linked
+        )
 
     def admit(self, plan: Plan, deadline: Deadline) -> None:
         """Refuse a text that does not fit in memory, or would miss its deadline even alone."""
@@ -174,7 +201,8 @@ class Planner:
                 if plan.tokens_alone
                 else ""
             )
-            advice = ' The context "late" reads no passage alone.' if plan.tokens_alone else ""
+            is_read_twice = plan.tokens_alone and plan.tokens_read
+            advice = ' The context "late" reads no passage alone.' if is_read_twice else ""
             raise DeadlineExceeded(
                 f"A text of {plan.tokens} tokens{besides} takes about {plan.seconds:.3g} s here; "
                 f"{max(left_s, 0):.3g} s of {deadline.timeout_s:g} s are left.{advice}",

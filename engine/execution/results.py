@@ -101,6 +101,7 @@ def chunks_read_alone(
             queue_s=alone.queue_s,
             compute_s=alone.compute_s,
             tokens_alone=alone.tokens,
+            tokens_saved=document.num_embedded,
         ),
     )
 
@@ -165,12 +166,14 @@ class ChunkBuilder:
 
 class WholeProgress:
     """Reports events of a document, with progress over all that is read of it: what is read alone,
-    and then the document. Progress stays in tokens of the document."""
+    and then the document, unless its plan leaves that out. Progress stays in tokens of the
+    document."""
 
     def __init__(self, plan: Plan, on_event: Callable[[DocumentEvent], None]) -> None:
         self._send = on_event
         self._tokens = plan.tokens
         self._tokens_alone = plan.tokens_alone
+        self._tokens_in_all = plan.tokens_alone + plan.tokens_read
         self._read_alone = 0
         self._began_at = perf_counter()
 
@@ -178,7 +181,7 @@ class WholeProgress:
         """Counts tokens that were read alone. A title's may be counted after those of passages that
         began later: there is no way back."""
         self._read_alone = max(self._read_alone, num_tokens)
-        left = self._tokens_alone - self._read_alone + self._tokens
+        left = self._tokens_in_all - self._read_alone
         elapsed_s = perf_counter() - self._began_at
         self._send(
             Progress(
@@ -203,7 +206,7 @@ class WholeProgress:
             self._send(replace(event, tokens_done=self._scaled(done)))
 
     def _scaled(self, num_tokens: int) -> int:
-        return num_tokens * self._tokens // (self._tokens_alone + self._tokens)
+        return num_tokens * self._tokens // self._tokens_in_all
 
 
 def accounting(text: PreparedText, result: TimedResult[Any]) -> Accounting:

@@ -191,6 +191,11 @@ def add_plan(commands: Commands) -> None:
         help="plan documents with chunks of 256 tokens and this context",
     )
     command.add_argument(
+        "--without-vector",
+        action="store_true",
+        help="with --context: plan chunks alone, without the document's own vector",
+    )
+    command.add_argument(
         "--record",
         type=Path,
         metavar="FILE",
@@ -208,7 +213,11 @@ def _plan(chosen: Chosen) -> None:
         if chosen.record is not None:
             record = chosen.record.read_bytes()
             return [await engine.plan_update(record, read_text(chosen.file))]
-        return [await engine.plan(tokens, context=chosen.context) for tokens in chosen.tokens]
+        vector = not chosen.without_vector
+        return [
+            await engine.plan(tokens, context=chosen.context, vector=vector)
+            for tokens in chosen.tokens
+        ]
 
     found = with_engine(chosen.model, plans)
     if chosen.json:
@@ -227,6 +236,8 @@ def _check_what_to_plan(chosen: Chosen) -> None:
         raise InvalidInput("give numbers of tokens, or --record and --file")
     if chosen.record is not None and chosen.context is not None:
         raise InvalidInput("--context cannot be combined with --record, which has its own")
+    if chosen.without_vector and chosen.context is None:
+        raise InvalidInput("--without-vector plans chunks alone, and needs --context")
 
 
 def _why_refused(plan: Plan) -> str:

@@ -6,7 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from engine.living_types import LivingChunk, LivingEmbedding
-from engine.types import Accounting, Chunk, ChunksReady, DocumentEmbedding, Embedding, Progress
+from engine.types import (
+    Accounting,
+    Chunk,
+    ChunksReady,
+    DocumentChunks,
+    DocumentEmbedding,
+    Embedding,
+    Progress,
+)
 from service.documents import EVENT_NAMES, Accepted, Event, Finished
 from service.grpc.vectors import VectorPacker
 from service.pb.lln.v1 import embeddings_pb2
@@ -42,7 +50,7 @@ def _event_part(event: Event, packer: VectorPacker) -> Any:
         case Finished():
             return embeddings_pb2.DocumentResult(
                 model=event.model,
-                vector=packer.message(event.embedding.vector),
+                vector=_own_vector(event.embedding, packer),
                 num_chunks=len(event.embedding.chunks),
                 accounting=_accounting_message(event.embedding.accounting),
                 **_of_record(event.embedding),
@@ -55,7 +63,12 @@ def record_pieces(record: bytes) -> Iterator[embeddings_pb2.DocumentEvent]:
         yield embeddings_pb2.DocumentEvent(record=piece)
 
 
-def _of_record(found: DocumentEmbedding) -> dict[str, Any]:
+def _own_vector(found: DocumentChunks, packer: VectorPacker) -> embeddings_pb2.Vector | None:
+    """The document's own vector, if it was asked for."""
+    return packer.message(found.vector) if isinstance(found, DocumentEmbedding) else None
+
+
+def _of_record(found: DocumentChunks) -> dict[str, Any]:
     """What a result has besides if the document has a record."""
     if not isinstance(found, LivingEmbedding):
         return {}
@@ -87,6 +100,7 @@ def _accounting_message(accounting: Accounting) -> embeddings_pb2.Accounting:
         queue_s=accounting.queue_s,
         compute_s=accounting.compute_s,
         tokens_alone=accounting.tokens_alone,
+        tokens_saved=accounting.tokens_saved,
     )
     if accounting.dropped is not None:
         message.dropped.start, message.dropped.end = accounting.dropped

@@ -106,6 +106,7 @@ class EmbeddingsServicer:
             chunking=chunking(first.open.chunking),
             title=first.open.title if first.open.HasField("title") else None,
             timeout_s=timeout_s(context, self._settings),
+            vector=not first.open.HasField("vector") or first.open.vector,
         )
         if has_record(first):
             deadline = Deadline(request.timeout_s)

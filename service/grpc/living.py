@@ -104,6 +104,7 @@ async def answer_living(
         chunking=request.chunking,
         title=request.title,
         timeout_s=request.timeout_s,
+        vector=request.vector,
         text=document.text,
         record=document.record,
         precision=_precision(options),

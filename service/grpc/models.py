@@ -45,6 +45,7 @@ class ModelsServicer:
             tokens=request.tokens if size == "tokens" else None,
             text=request.text if size == "text" else None,
             context=cast(ChunkContext, request.context) if request.HasField("context") else None,
+            vector=not request.HasField("vector") or request.vector,
             record=request.record if request.HasField("record") else None,
             model=model_name(request),
             timeout_s=timeout_s(context, self._settings),

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from numpy.typing import NDArray
+
 from engine.living_types import LivingChunk, LivingEmbedding
-from engine.types import Chunk, ChunksReady, DocumentEmbedding, Progress
+from engine.types import Chunk, ChunksReady, DocumentChunks, DocumentEmbedding, Progress
 from service.documents import Accepted, Event
 from service.http.json_response import VectorForm, accounting, span, usage
 from service.http.records import encoded
@@ -26,7 +28,7 @@ def event_fields(event: Event, form: VectorForm) -> dict[str, Any]:
     found = event.embedding
     return {
         "model": event.model,
-        "vector": form.write(found.vector),
+        "vector": own_vector(found, form),
         "num_chunks": len(found.chunks),
         "accounting": accounting(found.accounting),
         "usage": usage(found.accounting.tokens_embedded),
@@ -34,7 +36,12 @@ def event_fields(event: Event, form: VectorForm) -> dict[str, Any]:
     }
 
 
-def living_fields(found: DocumentEmbedding) -> dict[str, Any]:
+def own_vector(found: DocumentChunks, form: VectorForm) -> NDArray[Any] | str | None:
+    """The document's own vector, if it was asked for."""
+    return form.write(found.vector) if isinstance(found, DocumentEmbedding) else None
+
+
+def living_fields(found: DocumentChunks) -> dict[str, Any]:
     """What an answer with a record has besides."""
     if not isinstance(found, LivingEmbedding):
         return {}

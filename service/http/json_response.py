@@ -85,6 +85,7 @@ def accounting(cost: Accounting) -> dict[str, Any]:
         "queue_s": cost.queue_s,
         "compute_s": cost.compute_s,
         "tokens_alone": cost.tokens_alone,
+        "tokens_saved": cost.tokens_saved,
     }
 
 

@@ -34,7 +34,7 @@ def read(
     return reader.finish()
 
 
-async def feed_all(document: DocumentStream, pieces: Sequence[bytes | str]) -> DocumentEmbedding:
+async def feed_all(document: DocumentStream[Result], pieces: Sequence[bytes | str]) -> Result:
     for piece in pieces:
         await document.feed(piece)
     return await document.finish()

@@ -9,7 +9,7 @@ from fastapi import Response
 from pydantic import Field, WithJsonSchema
 
 from engine.errors import InvalidInput
-from engine.types import DocumentEmbedding, EmbedOptions, TextInput
+from engine.types import DocumentChunks, EmbedOptions, TextInput
 from service.errors import report_names
 from service.http.dialects import jina_segment
 from service.http.dialects.call import Call, DialectCall, Embedded
@@ -142,7 +142,7 @@ async def embeddings(body: JinaBody, call: Call) -> Response:
 
 async def _read_as_one(
     texts: Sequence[TextInput], options: EmbedOptions, body: JinaBody, call: DialectCall
-) -> DocumentEmbedding:
+) -> DocumentChunks:
     """Late chunking as Jina defines it: pooled within the document, and nothing else."""
     for index, text in enumerate(texts):
         if not isinstance(text, str):

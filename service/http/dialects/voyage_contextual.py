@@ -16,7 +16,7 @@ from engine.types import (
     Accounting,
     Chunking,
     ChunkPlan,
-    DocumentEmbedding,
+    DocumentChunks,
     Embedding,
     SentencePlan,
     Vector,
@@ -150,7 +150,7 @@ class _Document(NamedTuple):
         return cls([embedding.vector], None, embedding.accounting)
 
     @classmethod
-    def of_chunks(cls, document: DocumentEmbedding) -> _Document:
+    def of_chunks(cls, document: DocumentChunks) -> _Document:
         return cls([chunk.vector for chunk in document.chunks], None, document.accounting)
 
 
@@ -227,7 +227,7 @@ async def _cut_documents(
         "dimensions": "output_dimension",
     }
     with report_names(names):
-        documents = await engine.embed_documents(
+        documents = await engine.embed_chunks_of(
             texts,
             model=body.model,
             chunks=_chunking(body),
@@ -240,7 +240,7 @@ async def _cut_documents(
     ]
 
 
-def _cut(text: str, document: DocumentEmbedding, place: int) -> _Document:
+def _cut(text: str, document: DocumentChunks, place: int) -> _Document:
     if not document.chunks:
         raise InvalidInput(
             f"inputs[{place}] is only white space, so it has no chunk",

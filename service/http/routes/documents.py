@@ -19,7 +19,7 @@ from starlette.types import Scope
 from engine.errors import InvalidInput
 from engine.living_types import RecordPrecision
 from engine.model.quantized import check_output_dtype
-from engine.types import DocumentEmbedding
+from engine.types import DocumentChunks
 from service.documents import (
     EVENT_NAMES,
     DocumentRequest,
@@ -33,7 +33,7 @@ from service.documents import (
 from service.edits import apply_edits
 from service.fairness import receive_within
 from service.http.dependencies import Engine, Record, ServerSettings, TimeoutS
-from service.http.document_answers import chunk_fields, event_fields, living_fields
+from service.http.document_answers import chunk_fields, event_fields, living_fields, own_vector
 from service.http.json_request import JsonRoute
 from service.http.json_response import (
     VectorForm,
@@ -97,6 +97,7 @@ class DocumentCall:
             chunking=fields.chunk_plan(),
             title=fields.title,
             timeout_s=self._timeout_s,
+            vector=fields.vector,
         )
 
         name = fields.model or model
@@ -123,6 +124,7 @@ class DocumentCall:
                     "text": body.text,
                     "precision": body.record_precision or "float32",
                     "fold": body.fold,
+                    "vector": body.vector,
                 },
             )
         for name, given in (("record_precision", body.record_precision), ("fold", body.fold)):
@@ -166,11 +168,11 @@ class DocumentCall:
 
         return EventStream(work, self._record, self._timeout_s)
 
-    async def _whole(self, found: DocumentEmbedding, model: str, form: VectorForm) -> Response:
+    async def _whole(self, found: DocumentChunks, model: str, form: VectorForm) -> Response:
         document = {
             "object": "document_embedding",
             "model": model,
-            "vector": form.write(found.vector),
+            "vector": own_vector(found, form),
             "chunks": await dump_list(chunk_fields(found.chunks, form)),
             "accounting": accounting(found.accounting),
             "usage": usage(found.accounting.tokens_embedded),
@@ -219,7 +221,7 @@ _QUERY = DocumentQuery.model_json_schema()["properties"]
 )
 async def documents(request: Request, body: DocumentBody, call: Call) -> Response:
     """A vector of the whole document and, if requested, one of each chunk, computed in the context
-    of the document.
+    of the document. With `"vector": false`, those of the chunks alone.
 
     Send JSON, or the text alone as `text/plain` in UTF-8 with the other fields in the query string.
     A text body is tokenised while it arrives: you can stream it, up to the model's limit of tokens.
@@ -276,6 +278,7 @@ class KnownRecord(TypedDict, total=False):
     record: bytes
     precision: RecordPrecision
     fold: bool
+    vector: bool
     max_staleness: float | None
     exact: bool
 

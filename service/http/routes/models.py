@@ -57,6 +57,7 @@ async def plan(body: PlanBody, engine: Engine, timeout_s: TimeoutS, record: Reco
         tokens=body.tokens,
         text=text,
         context=cast("Context | None", body.context),  # the engine checks it
+        vector=body.vector,
         record=None if body.record is None else decoded(body.record),
         model=body.model,
         timeout_s=timeout_s,

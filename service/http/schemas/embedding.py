@@ -30,12 +30,23 @@ class EmbeddingsBody(VectorBody):
     user: str | None = Field(None, description="Accepted for OpenAI's clients; not used.")
 
 
+WithVector: TypeAlias = Annotated[
+    bool,
+    Field(
+        description="Whether to answer the document's own vector. Without it, a document in the "
+        "context linked, opening or alone is not read as a whole, at half the cost; others are "
+        "read as before. Not with a record, nor without chunks."
+    ),
+]
+
+
 class DocumentBody(VectorBody):
     """One document, however long."""
 
     text: Text
     title: Title = None
     chunking: Chunking = Chunking()
+    vector: WithVector = True
     record: bool = Field(
         False,
         description="Read the document in segments, and answer with a `record` from which PATCH "
@@ -106,6 +117,7 @@ class DocumentQuery(VectorFields, ChunkingFields):
     model_config = ConfigDict(extra="forbid")
 
     title: Title = None
+    vector: WithVector = True
     chunking: Literal["none", "fixed", "sentences", "headings"] = Field(
         "none", description="The type of chunks."
     )
@@ -122,6 +134,9 @@ class PlanBody(Body):
     text: str | None = None
     context: ContextName | None = Field(
         None, description="Plan a document with chunks of 256 tokens and this context."
+    )
+    vector: bool = Field(
+        True, description="With a context: whether the document's own vector is asked for, too."
     )
     record: str | None = Field(
         None, description="Base64: plan to read the text on from it, in its chunks and context."

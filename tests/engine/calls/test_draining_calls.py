@@ -45,7 +45,7 @@ class OnFirstPart(EngineObserver):
 
 async def documents(engine: AsyncEngine, start: Callable[[], None]) -> int:
     start()
-    return len(await engine.embed_documents(PARTS, chunks=CHUNKS))
+    return len(await engine.embed_chunks_of(PARTS, chunks=CHUNKS))
 
 
 async def given_chunks(engine: AsyncEngine, start: Callable[[], None]) -> int:
@@ -103,7 +103,7 @@ def test_later_documents_of_a_call_are_not_refused_for_a_full_queue(model: Embed
         async with AsyncEngine([model], config=config, observer=observer) as engine:
             begun = asyncio.Event()
             observer.act = begun.set
-            call = asyncio.create_task(engine.embed_documents(PARTS * 3, chunks=CHUNKS))
+            call = asyncio.create_task(engine.embed_chunks_of(PARTS * 3, chunks=CHUNKS))
             await begun.wait()
             others: list[asyncio.Task[Any]] = []
             while not call.done():

@@ -18,6 +18,7 @@ from engine.model.embedding_model import EmbeddingModel
 from engine.training.encode import read_linked
 from engine.types import (
     ChunkPlan,
+    ChunksReady,
     DocumentChunks,
     DocumentEmbedding,
     DocumentEvent,
@@ -106,6 +107,44 @@ def test_it_costs_one_reading(shallow_model: EmbeddingModel, text: str) -> None:
     of_title = 7  # '"assert" statement' and its special tokens
     assert cost.tokens_alone == cost.tokens - 2 + 2 * len(chunks.chunks) + of_title
     assert cost.compute_s < whole.accounting.compute_s
+
+
+def test_a_stream_of_chunks_tells_how_far_it_is(
+    shallow_model: EmbeddingModel, long_text: str
+) -> None:
+    events: list[DocumentEvent] = []
+
+    async def read(engine: AsyncEngine) -> tuple[DocumentEmbedding, DocumentChunks]:
+        whole = await engine.embed_document(long_text[:24_000], chunks=PLAN)
+        document = engine.open_chunks(chunks=PLAN, on_event=events.append)
+        await document.feed(long_text[:24_000])
+        return whole, await document.finish()
+
+    whole, found = serve([shallow_model], read)
+    np.testing.assert_array_equal(vectors(found), vectors(whole))
+    *progress, ready = events
+    assert ready == ChunksReady(chunks=found.chunks)
+    done = [event.tokens_done for event in progress if isinstance(event, Progress)]
+    assert len(done) == len(progress) > 3
+    assert done == sorted(done)
+    assert done[-1] == found.accounting.tokens_saved == found.tokens
+
+
+def test_lists_of_documents_are_not_read_whole_either(
+    shallow_model: EmbeddingModel, text: str
+) -> None:
+    halves = [text[:700], text[700:]]
+
+    async def read(engine: AsyncEngine) -> list[DocumentChunks]:
+        given = await engine.embed_given_chunks([halves, halves], context="linked")
+        cut = await engine.embed_chunks_of([text], chunks=PLAN)
+        balanced = await engine.embed_given_chunks([halves])
+        return [*given, *cut, *balanced, await engine.embed_document(text, chunks=PLAN)]
+
+    *saved, cut, balanced, whole = serve([shallow_model], read)
+    np.testing.assert_array_equal(vectors(cut), vectors(whole))
+    assert all(one.accounting.tokens_saved == one.tokens for one in (*saved, cut))
+    assert balanced.accounting.tokens_saved == whole.accounting.tokens_saved == 0
 
 
 def test_the_asynchronous_engine_gives_the_same_bits(

@@ -54,7 +54,8 @@ class Usage(Answer):
 
 
 class AccountingValue(Answer):
-    """What the text cost, and the characters that truncation dropped."""
+    """What the text cost, and the characters that truncation dropped. `tokens_saved` are those of
+    `tokens_embedded` that no reading of the whole document needed."""
 
     tokens: int
     tokens_embedded: int
@@ -62,3 +63,4 @@ class AccountingValue(Answer):
     queue_s: float
     compute_s: float
     tokens_alone: int
+    tokens_saved: int

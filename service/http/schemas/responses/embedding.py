@@ -50,9 +50,11 @@ class ChunkItem(Answer):
 
 
 class DocumentAnswer(Answer):
+    """`vector` is null if the request said `"vector": false`."""
+
     object: Literal["document_embedding"]
     model: str
-    vector: VectorValue
+    vector: VectorValue | None
     chunks: list[ChunkItem]
     accounting: AccountingValue
     usage: Usage

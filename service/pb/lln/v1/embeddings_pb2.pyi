@@ -95,7 +95,7 @@ class EmbedDocumentRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[DocumentOptions, _Mapping]] = ..., text: _Optional[bytes] = ..., record: _Optional[bytes] = ...) -> None: ...
 
 class DocumentOptions(_message.Message):
-    __slots__ = ("model", "options", "chunking", "title", "with_record", "record_precision", "max_staleness", "exact", "fold")
+    __slots__ = ("model", "options", "chunking", "title", "with_record", "record_precision", "max_staleness", "exact", "fold", "vector")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     CHUNKING_FIELD_NUMBER: _ClassVar[int]
@@ -105,6 +105,7 @@ class DocumentOptions(_message.Message):
     MAX_STALENESS_FIELD_NUMBER: _ClassVar[int]
     EXACT_FIELD_NUMBER: _ClassVar[int]
     FOLD_FIELD_NUMBER: _ClassVar[int]
+    VECTOR_FIELD_NUMBER: _ClassVar[int]
     model: str
     options: EmbedOptions
     chunking: Chunking
@@ -114,7 +115,8 @@ class DocumentOptions(_message.Message):
     max_staleness: float
     exact: bool
     fold: bool
-    def __init__(self, model: _Optional[str] = ..., options: _Optional[_Union[EmbedOptions, _Mapping]] = ..., chunking: _Optional[_Union[Chunking, _Mapping]] = ..., title: _Optional[str] = ..., with_record: _Optional[bool] = ..., record_precision: _Optional[str] = ..., max_staleness: _Optional[float] = ..., exact: _Optional[bool] = ..., fold: _Optional[bool] = ...) -> None: ...
+    vector: bool
+    def __init__(self, model: _Optional[str] = ..., options: _Optional[_Union[EmbedOptions, _Mapping]] = ..., chunking: _Optional[_Union[Chunking, _Mapping]] = ..., title: _Optional[str] = ..., with_record: _Optional[bool] = ..., record_precision: _Optional[str] = ..., max_staleness: _Optional[float] = ..., exact: _Optional[bool] = ..., fold: _Optional[bool] = ..., vector: _Optional[bool] = ...) -> None: ...
 
 class Chunking(_message.Message):
     __slots__ = ("fixed", "sentences", "headings", "spans", "opening", "alone", "context")
@@ -313,20 +315,22 @@ class Vector(_message.Message):
     def __init__(self, format: _Optional[_Union[VectorFormat, str]] = ..., shape: _Optional[_Iterable[int]] = ..., data: _Optional[bytes] = ..., scales: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Accounting(_message.Message):
-    __slots__ = ("tokens", "tokens_embedded", "dropped", "queue_s", "compute_s", "tokens_alone")
+    __slots__ = ("tokens", "tokens_embedded", "dropped", "queue_s", "compute_s", "tokens_alone", "tokens_saved")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_EMBEDDED_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     QUEUE_S_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_S_FIELD_NUMBER: _ClassVar[int]
     TOKENS_ALONE_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_SAVED_FIELD_NUMBER: _ClassVar[int]
     tokens: int
     tokens_embedded: int
     dropped: CharacterSpan
     queue_s: float
     compute_s: float
     tokens_alone: int
-    def __init__(self, tokens: _Optional[int] = ..., tokens_embedded: _Optional[int] = ..., dropped: _Optional[_Union[CharacterSpan, _Mapping]] = ..., queue_s: _Optional[float] = ..., compute_s: _Optional[float] = ..., tokens_alone: _Optional[int] = ...) -> None: ...
+    tokens_saved: int
+    def __init__(self, tokens: _Optional[int] = ..., tokens_embedded: _Optional[int] = ..., dropped: _Optional[_Union[CharacterSpan, _Mapping]] = ..., queue_s: _Optional[float] = ..., compute_s: _Optional[float] = ..., tokens_alone: _Optional[int] = ..., tokens_saved: _Optional[int] = ...) -> None: ...
 
 class CharacterSpan(_message.Message):
     __slots__ = ("start", "end")

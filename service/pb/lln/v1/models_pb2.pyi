@@ -88,18 +88,20 @@ class TokenizeResponse(_message.Message):
     def __init__(self, ids: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[str]] = ..., starts: _Optional[_Iterable[int]] = ..., ends: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PlanRequest(_message.Message):
-    __slots__ = ("model", "tokens", "text", "context", "record")
+    __slots__ = ("model", "tokens", "text", "context", "record", "vector")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
     RECORD_FIELD_NUMBER: _ClassVar[int]
+    VECTOR_FIELD_NUMBER: _ClassVar[int]
     model: str
     tokens: int
     text: str
     context: str
     record: bytes
-    def __init__(self, model: _Optional[str] = ..., tokens: _Optional[int] = ..., text: _Optional[str] = ..., context: _Optional[str] = ..., record: _Optional[bytes] = ...) -> None: ...
+    vector: bool
+    def __init__(self, model: _Optional[str] = ..., tokens: _Optional[int] = ..., text: _Optional[str] = ..., context: _Optional[str] = ..., record: _Optional[bytes] = ..., vector: _Optional[bool] = ...) -> None: ...
 
 class PlanResponse(_message.Message):
     __slots__ = ("model", "tokens", "fits", "path", "bytes", "seconds", "tiles", "tile_tokens", "keeps_projections", "max_tokens", "max_bytes", "tokens_alone", "tokens_read", "ranks")

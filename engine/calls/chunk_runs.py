@@ -1,0 +1,66 @@
+"""A document's chunks on the device, without its own vector."""
+
+from __future__ import annotations
+
+from engine.calls.document_calls import DocumentCalls, OnDocumentEvent
+from engine.execution.inputs import PreparedText, lengths_alone
+from engine.execution.results import WholeProgress, chunks_read_alone
+from engine.model.embedding_model import EmbeddingModel
+from engine.scheduling.deadline import Deadline
+from engine.scheduling.session import Session
+from engine.types import ChunksReady, DocumentChunks, EmbedOptions, Plan, Vector
+
+
+class ChunkRuns(DocumentCalls):
+    """Reads a document as a whole only if its chunks take something from that."""
+
+    async def _run_chunks(
+        self,
+        session: Session[PreparedText, Vector],
+        model: EmbeddingModel,
+        document: PreparedText,
+        options: EmbedOptions,
+        deadline: Deadline,
+        on_event: OnDocumentEvent | None,
+    ) -> DocumentChunks:
+        asked = (session, model, document, options, deadline, on_event)
+        if document.has_only_passages_alone:
+            return await self._run_passages(*asked)
+        found = await self._run_document(*asked)
+        return DocumentChunks(chunks=found.chunks, accounting=found.accounting)
+
+    async def _run_passages(
+        self,
+        session: Session[PreparedText, Vector],
+        model: EmbeddingModel,
+        document: PreparedText,
+        options: EmbedOptions,
+        deadline: Deadline,
+        on_event: OnDocumentEvent | None,
+    ) -> DocumentChunks:
+        with self._counting_rejections():
+            plan = self._chunks_plan(model, document)
+            self._planner.admit(plan, deadline)
+        self._count_truncated(model, [document])
+        progress = None if on_event is None else WholeProgress(plan, on_event)
+        alone = await self._read_alone(
+            session, model, document, options, deadline, progress, later_tokens=0
+        )
+        found = chunks_read_alone(document, options, alone)
+        if on_event is not None:
+            on_event(ChunksReady(chunks=found.chunks))
+        return found
+
+    def _chunks_plan(self, model: EmbeddingModel, document: PreparedText) -> Plan:
+        """The plan of a document whose own vector is not asked for."""
+        if not document.has_only_passages_alone:
+            return self._document_plan(model, document)
+        lengths = list(lengths_alone(document, model.tokenizer))
+        return self._planner.of_passages(
+            model,
+            document.num_embedded,
+            count=len(lengths),
+            alone=sum(lengths),
+            longest=max(lengths),
+            linked=document.linked is not None,
+        )
