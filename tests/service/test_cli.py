@@ -266,6 +266,15 @@ def test_a_plan_that_does_not_fit_says_why(
     assert main(["plan", "100", *option]) == 0
 
 
+def test_a_plan_of_chunks_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "4096", "--context", "linked", "--without-vector", "--json"]) == 0
+    (plan,) = json.loads(capsys.readouterr().out)
+    assert (plan["tokens"], plan["tokens_read"]) == (4_096, 0)
+    assert plan["tokens_alone"] > 4_096
+    assert main(["plan", "4096", "--without-vector"]) == 1
+    assert "--context" in capsys.readouterr().err
+
+
 def test_a_plan_of_an_update(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Engine.load() as engine:
         found = engine.embed_document("One paragraph.\n\nAnother.", record=True)
