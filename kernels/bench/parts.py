@@ -7,11 +7,13 @@ from functools import partial
 from typing import Any, NamedTuple, get_args
 
 from kernels.attention import (
+    PackedSequences,
     TileSinks,
     block_diagonal_attention,
     lln_attention,
     lln_diag_tile,
     lln_read,
+    lln_softmax_tile,
     lln_state,
     sliding_window_attention,
     softmax_attention,
@@ -64,14 +66,17 @@ def _linear_parts(inputs: Inputs) -> Iterator[Part]:
     alpha, beta = inputs.scales.values()
     state = lln_state(k, v, beta=beta)
     sinks = TileSinks((0, 0), k[:2], v[:2])
-    others = {"state": state, "alpha": alpha, "mix": inputs.mix, "sinks": sinks}
+    read = {"state": state, "alpha": alpha, "mix": inputs.mix}
     yield Part("lln_state", partial(lln_state, k, v, beta=beta), Work(2, width, width))
     yield Part("lln_read", partial(lln_read, q, state, alpha=alpha), Work(2, width, width))
     lln = partial(lln_attention, q, k, v, **inputs.scales)
     yield Part("lln_attention", lln, Work(6, 2 * width, 2 * width))
     diag = partial(block_diagonal_attention, q, k, v, block_size=block)
     yield Part("block_diagonal_attention", diag, diag_work(inputs.shape))
-    tile = partial(lln_diag_tile, q, k, v, block_size=block, **others)
+    passages = PackedSequences.of([*range(0, len(q), block), len(q)], q.device)
+    linked = partial(lln_softmax_tile, q, k, v, cu_seqlens=passages, **read)
+    yield Part("lln_softmax_tile", linked, Work(4, width + 2 * block, width + block))
+    tile = partial(lln_diag_tile, q, k, v, block_size=block, sinks=sinks, **read)
     yield Part("lln_diag_tile", tile, Work(4, width + 2 * keys, width + keys))
     beyond_the_ends = HALF_WINDOW * (HALF_WINDOW + 1)  # keys that windows have room for
     seen = 2 * HALF_WINDOW + 1 - beyond_the_ends // inputs.shape.tokens

@@ -15,8 +15,10 @@ from kernels.attention import (
     block_diagonal_tile,
     lln_diag_attention,
     lln_diag_tile,
+    lln_softmax_tile,
     lln_state,
     merge_states,
+    reference,
 )
 
 BLOCK = 16
@@ -78,3 +80,21 @@ def test_a_tile_cannot_hold_more_sinks_than_rows() -> None:
     q, k, v = (rows(3, seed) for seed in range(3))
     with pytest.raises(ArgumentError, match="3 rows cannot hold 4 sinks"):
         block_diagonal_tile(q, k, v, block_size=BLOCK, sinks=TileSinks((0, 4), k[:1], v[:1]))
+
+
+def test_passages_read_the_state_of_their_document() -> None:
+    generator = torch.Generator().manual_seed(5)
+    q, k, v = torch.randn(3, 40, 2, 16, generator=generator, dtype=torch.float64)
+    bounds = torch.tensor([0, 7, 7, 40], dtype=torch.int32)
+    scale = torch.tensor([0.9, 0.0, 0.4], dtype=torch.float64)
+    mix = torch.tensor([0.3, 0.8], dtype=torch.float64)
+    state = lln_state(k, v, beta=0.7)
+    found = lln_softmax_tile(
+        *(q, k, v), cu_seqlens=bounds, state=state, alpha=1.1, mix=mix, mix_scale=scale
+    )
+    lln = reference.lln_attention(q, k, v, alpha=1.1, beta=0.7)
+    inside = reference.softmax_attention(q, k, v, cu_seqlens=bounds)
+    share = (mix * scale.repeat_interleave(bounds.diff()).unsqueeze(1)).unsqueeze(-1)
+    torch.testing.assert_close(found, share * lln + (1 - share) * inside)
+    with pytest.raises(ArgumentError):
+        lln_softmax_tile(q, k, v, cu_seqlens=bounds, state=state, alpha=1.1, mix=mix[:1])
