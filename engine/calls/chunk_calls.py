@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.calls.chunk_runs import ChunkRuns
 from engine.calls.core import DEFAULTS
-from engine.calls.document_calls import OnDocumentEvent
+from engine.calls.document_calls import DocumentRun, OnDocumentEvent
 from engine.execution.document_stream import DocumentStream
 from engine.scheduling.deadline import Deadline
 from engine.types import Chunking, DocumentChunks, EmbedOptions
@@ -28,7 +28,9 @@ class ChunkCalls(ChunkRuns):
         deadline = Deadline(timeout_s)
         chosen, document = await self._read_text(text, model, options, chunks, title, deadline)
         with self._worker.session() as session:
-            return await self._run_chunks(session, chosen, document, options, deadline, on_event)
+            return await self._run_chunks(
+                DocumentRun(session, chosen, document, options, deadline, on_event)
+            )
 
     def open_chunks(
         self,

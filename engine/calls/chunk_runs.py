@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
-from engine.calls.document_calls import DocumentCalls, OnDocumentEvent
+from engine.calls.document_calls import DocumentCalls, DocumentRun
 from engine.execution.inputs import PreparedText, lengths_alone
 from engine.execution.results import WholeProgress, chunks_read_alone
 from engine.model.embedding_model import EmbeddingModel
-from engine.scheduling.deadline import Deadline
-from engine.scheduling.session import Session
-from engine.types import ChunksReady, DocumentChunks, EmbedOptions, Plan, Vector
+from engine.types import ChunksReady, DocumentChunks, Plan
 
 
 class ChunkRuns(DocumentCalls):
     """Reads a document as a whole only if its chunks take something from that."""
 
-    async def _run_chunks(
-        self,
-        session: Session[PreparedText, Vector],
-        model: EmbeddingModel,
-        document: PreparedText,
-        options: EmbedOptions,
-        deadline: Deadline,
-        on_event: OnDocumentEvent | None,
-    ) -> DocumentChunks:
-        asked = (session, model, document, options, deadline, on_event)
-        if document.has_only_passages_alone:
-            return await self._run_passages(*asked)
-        found = await self._run_document(*asked)
+    async def _run_chunks(self, run: DocumentRun) -> DocumentChunks:
+        if run.document.has_only_passages_alone:
+            return await self._run_passages(run)
+        found = await self._run_document(run)
         return DocumentChunks(chunks=found.chunks, accounting=found.accounting)
 
-    async def _run_passages(
-        self,
-        session: Session[PreparedText, Vector],
-        model: EmbeddingModel,
-        document: PreparedText,
-        options: EmbedOptions,
-        deadline: Deadline,
-        on_event: OnDocumentEvent | None,
-    ) -> DocumentChunks:
+    async def _run_passages(self, run: DocumentRun) -> DocumentChunks:
+        session, model, document, options, deadline, on_event = run
         with self._counting_rejections():
             plan = self._chunks_plan(model, document)
             self._planner.admit(plan, deadline)

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from engine.calls.core import DEFAULTS
 from engine.calls.text_runs import TextRuns
@@ -42,17 +42,19 @@ T = TypeVar("T")
 
 OnDocumentEvent: TypeAlias = Callable[[DocumentEvent], None]
 
-RunPrepared: TypeAlias = Callable[
-    [
-        Session[PreparedText, Vector],
-        EmbeddingModel,
-        PreparedText,
-        EmbedOptions,
-        Deadline,
-        OnDocumentEvent | None,
-    ],
-    Awaitable[T],
-]
+
+class DocumentRun(NamedTuple):
+    """A document that is to be run on the device, and for whom."""
+
+    session: Session[PreparedText, Vector]
+    model: EmbeddingModel
+    document: PreparedText
+    options: EmbedOptions
+    deadline: Deadline
+    on_event: OnDocumentEvent | None = None
+
+
+RunPrepared: TypeAlias = Callable[[DocumentRun], Awaitable[T]]
 
 Piece: TypeAlias = list[PreparedText]
 Answers: TypeAlias = list[asyncio.Future[TimedResult[Vector]]]
@@ -80,7 +82,9 @@ class DocumentCalls(TextRuns):
         deadline = Deadline(timeout_s)
         chosen, prepared = await self._read_text(text, model, options, chunks, title, deadline)
         with self._worker.session() as session:
-            return await self._run_document(session, chosen, prepared, options, deadline, on_event)
+            return await self._run_document(
+                DocumentRun(session, chosen, prepared, options, deadline, on_event)
+            )
 
     def open_document(
         self,
@@ -114,7 +118,9 @@ class DocumentCalls(TextRuns):
 
         async def run(prepared: PreparedText, deadline: Deadline) -> T:
             with self._worker.session() as session:
-                return await run_prepared(session, chosen, prepared, options, deadline, on_event)
+                return await run_prepared(
+                    DocumentRun(session, chosen, prepared, options, deadline, on_event)
+                )
 
         deadline = Deadline(timeout_s)
         return DocumentStream(reader, run, deadline, self._counting_rejections, self._pool)
@@ -142,15 +148,8 @@ class DocumentCalls(TextRuns):
         check_pools(chosen)
         return chosen
 
-    async def _run_document(
-        self,
-        session: Session[PreparedText, Vector],
-        model: EmbeddingModel,
-        document: PreparedText,
-        options: EmbedOptions,
-        deadline: Deadline,
-        on_event: OnDocumentEvent | None,
-    ) -> DocumentEmbedding:
+    async def _run_document(self, run: DocumentRun) -> DocumentEmbedding:
+        session, model, document, options, deadline, on_event = run
         with self._counting_rejections():
             plan = self._document_plan(model, document)
             self._planner.admit(plan, deadline)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 from engine.calls.chunk_runs import ChunkRuns
+from engine.calls.document_calls import DocumentRun
 from engine.execution.inputs import PreparedText
 from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.deadline import Deadline
@@ -34,7 +35,7 @@ class DocumentRuns(ChunkRuns):
 
         async def run(document: PreparedText) -> T:
             return take(
-                await self._run_chunks(session, model, document, options, deadline, on_event=None)
+                await self._run_chunks(DocumentRun(session, model, document, options, deadline))
             )
 
         tasks: list[asyncio.Task[T]] = []
