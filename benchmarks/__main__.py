@@ -19,6 +19,7 @@ from benchmarks.suites import (
     fire,
     flood,
     frontier,
+    gpu,
     int8,
     int8_reduced,
     living,
@@ -65,6 +66,7 @@ SUITES: Mapping[str, Callable[[Workbench, Plan], Iterator[Row]]] = {
     "products": products.measure,
     "roofline": roofline.measure,
     "fidelity": fidelity.measure,
+    "gpu": gpu.measure,
     "frontier": frontier.measure,
     "ablations": ablations.measure,
     "living": living.measure,
@@ -89,6 +91,7 @@ SUITES: Mapping[str, Callable[[Workbench, Plan], Iterator[Row]]] = {
 BY_NAME_ONLY = (
     "peers",
     "soak",
+    "gpu",
     "ablations",
     "quantization",
     "ranks",
@@ -97,7 +100,7 @@ BY_NAME_ONLY = (
     "reranking",
     "search",
 )
-"""They need packages that `make bench` does not install, or about half an hour."""
+"""They need packages that `make bench` does not install, a GPU, or about half an hour."""
 RESULTS = ROOT / "benchmarks" / "results"
 
 
@@ -105,8 +108,8 @@ def main() -> int:
     options = _parser().parse_args()
     plan = Plan(quick=options.quick, repeats=options.repeats, minutes=options.minutes)
     folder = options.out or (None if options.quick else RESULTS)
-    bench = Workbench(threads=options.threads)
-    print(f"{cpu_name()}, {bench.threads} threads, float32, commit {commit()}")
+    bench = Workbench(threads=options.threads, device=options.device)
+    print(f"{cpu_name()}, {bench.threads} threads, {bench.device}, commit {commit()}")
     missed: list[str] = []
     usual = [name for name in SUITES if name not in BY_NAME_ONLY]
     for name in dict.fromkeys(options.suites or usual):
@@ -140,6 +143,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     threads = EngineConfig().compute_threads
     parser.add_argument("--threads", type=_count, default=threads, help=f"default: {threads}")
+    parser.add_argument("--device", default="cpu", help="of the engines (default: cpu)")
     out_help = f"folder for the raw figures (default: {RESULTS.relative_to(ROOT)}; quick: none)"
     parser.add_argument("--out", type=Path, metavar="DIR", help=out_help)
     parser.add_argument("--check", action="store_true", help="fail where a target is missed")

@@ -52,10 +52,13 @@ def store(suite: str, rows: Sequence[Row], bench: Workbench, folder: Path) -> Pa
 
 
 def commit() -> str:
-    """The current commit, with "+changes" where measured files differ from it."""
+    """The current commit, with "+changes" where measured files differ from it.
+
+    A plain copy of the tree has its commit in LLN_COMMIT.
+    """
     head = _git("rev-parse", "--short=12", "HEAD")
     if not head:
-        return "unknown"
+        return os.environ.get("LLN_COMMIT", "unknown")
     changed = _git(
         "status", "--porcelain", "--", "kernels", "engine", "service", "benchmarks/**.py"
     )
@@ -67,6 +70,7 @@ def machine() -> dict[str, Any]:
         "cpu": cpu_name(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "system": platform.platform(terse=True),
         "python": platform.python_version(),
         "load_average": os.getloadavg(),
@@ -129,12 +133,16 @@ def stored_results(folder: Path) -> str:
 def _stored_suite(stored: Mapping[str, Any]) -> str:
     lines = [HEAD, ("---",) * len(HEAD), *(_cells(row, missed="**no**") for row in stored["rows"])]
     title = f"**{stored['suite']}** ({', '.join(_measured_on(stored))})"
-    return f"{title}\n\n" + "\n".join(map(_line, lines))
+    note = f"\n\n{stored['note']}" if stored.get("note") else ""
+    return f"{title}\n\n" + "\n".join(map(_line, lines)) + note
 
 
 def _measured_on(stored: Mapping[str, Any]) -> Iterator[str]:
     machine, model, versions = stored["machine"], stored["model"], stored["versions"]
-    yield f"{machine['cpu']}, {machine['cpu_capability']}, {stored['threads']} threads"
+    if model["device"] == "cpu":
+        yield f"{machine['cpu']}, {machine['cpu_capability']}, {stored['threads']} threads"
+    else:
+        yield f"{machine['gpu']}, {model['dtype']}"
     yield from (f"{name} {versions[name]}" for name in _PACKAGES_SHOWN if versions.get(name))
     long = model.get("long_block")
     beyond = f" ({long['size']} beyond {long['beyond']:,} tokens)" if long else ""

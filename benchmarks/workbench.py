@@ -30,9 +30,11 @@ Embed: TypeAlias = Callable[[Sequence[str]], NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class Workbench:
-    """Engines over the published MiniLM weights on the CPU, in float32 unless stated."""
+    """Engines over the published MiniLM weights, on the CPU in float32 unless stated."""
 
     threads: int
+    device: str = "cpu"
+    """A GPU's engines work in bfloat16."""
 
     @property
     def softmax(self) -> Engine:
@@ -65,7 +67,8 @@ class Workbench:
     def sentence_transformers(self) -> Embed:
         from benchmarks.rivals.sentence_transformers_rival import SentenceTransformersRival
 
-        return SentenceTransformersRival(self._published.checkpoint.folder).embed
+        folder = self._published.checkpoint.folder
+        return SentenceTransformersRival(folder, self.lln_diag.model.encoder.device).embed
 
     def on(self, texts: Sequence[str]) -> dict[str, Run]:
         """Every contender's call that embeds these texts."""
@@ -96,6 +99,6 @@ class Workbench:
 
     @cached_property
     def _engines(self) -> dict[str, Engine]:
-        config = EngineConfig(device="cpu", num_threads=self.threads)
+        config = EngineConfig(device=self.device, num_threads=self.threads)
         models = load_models([DEFAULT_MODEL, PUBLISHED_MODEL], config=config)
         return {model.name: Engine(model, config=config) for model in models}

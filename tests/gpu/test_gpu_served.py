@@ -47,7 +47,9 @@ def test_a_server_answers(tmp_path: Path) -> None:
         "LLN_ENGINE__DEVICE": DEVICE,
         "LLN_ENGINE__DTYPE": "float32",
     }
-    environment.pop("LLN_GPU_TESTS_DEVICE", None)
+    # The server refuses settings that it does not know.
+    for name in ("LLN_GPU_TESTS_DEVICE", "LLN_COMMIT"):
+        environment.pop(name, None)
     command = [sys.executable, "-m", "service.cli", "serve"]
     command += ["--http-port", str(port), "--grpc-port", "0"]
     log = tmp_path / "server.log"
