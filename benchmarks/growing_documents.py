@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from benchmarks.volumes import volumes
 from engine.evaluation.corpora import available, load_corpus
-from engine.evaluation.reading_documents import led_passages
 from engine.training.data import Document
 from engine.training.heading_passages import Passage, passages_of
+from engine.training.led_passages import led_passages
 from engine.types import Span
 
 SEED = 11

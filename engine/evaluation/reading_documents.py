@@ -13,7 +13,6 @@ Every document is its title and its text without headings. Three kinds of questi
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,17 +20,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine.evaluation.corpora import Corpus
-from engine.evaluation.paragraphs import can_be_query
 from engine.text.chunking import OPENING_TOKENS
 from engine.text.titles import title_span
 from engine.text.tokenizer import TextTokenizer
 from engine.training.data import Document
 from engine.training.heading_passages import LONGEST_PASSAGE, SHORTEST_PASSAGE, Passage, passages_of
+from engine.training.led_passages import led_passages
+from engine.training.paragraphs import Paragraphs, Place, can_be_query
 from engine.training.token_corpus import TokenRange
 from engine.types import Ids
 
 PARAGRAPHS_A_DOCUMENT = 4
-_LEAST_LED = 3  # paragraphs with a first sentence to ask by
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,27 +138,6 @@ def _found_title(text: str, tokenizer: TextTokenizer) -> TokenRange | None:
     return start, min(end, start + OPENING_TOKENS)
 
 
-_SENTENCE = re.compile(r"(\S.{20,200}?[.!?])\s+(?=\S)", re.DOTALL)
-_SHORTEST_REST = 200  # characters of a paragraph without its first sentence
-
-
-def led_passages(document: Document) -> list[Passage]:
-    """The paragraphs of a titled text without headings. Those that are long enough lose their first
-    sentence, which asks for the rest; the others are not asked for."""
-    if not document.title:
-        return []
-    found = []
-    for paragraph in document.body.split("\n\n"):
-        text = paragraph.strip()
-        lead = _SENTENCE.match(text)
-        if lead is None or len(text) - lead.end() < _SHORTEST_REST:
-            found.append(Passage("", text))
-        else:
-            query = f"{document.title}: {' '.join(lead[1].split())}"
-            found.append(Passage(query, text[lead.end() :]))
-    return found if sum(bool(one.query) for one in found) >= _LEAST_LED else []
-
-
 def _needs_document(title: str, passage: Passage) -> bool:
     """Whether the passage has neither the title nor the heading that its query names."""
     heading = passage.query.removeprefix(f"{title}: ")
@@ -172,22 +150,16 @@ def _without_paragraphs(texts: Sequence[str], *, keeps_first: bool) -> tuple[lis
 
     The first paragraph of a section stays: without it the section may be about anything.
     """
-    split = [text.split("\n\n") for text in texts]
-    places = [(at, nth) for at, parts in enumerate(split) for nth in range(len(parts))]
-    seen = Counter(part.strip() for parts in split for part in parts)
+    paragraphs = Paragraphs(texts)
+    seen = Counter(one.strip() for one in paragraphs.all().values())
     middle = sum(map(len, texts)) / 2
     before = 0
-    fitting: list[tuple[int, int]] = []
-    for at, nth in places:
-        paragraph = split[at][nth].strip()
-        may_go = before >= middle and (nth or not keeps_first)
-        if may_go and can_be_query(paragraph) and seen[paragraph] == 1:
-            fitting.append((at, nth))
-        before += len(split[at][nth]) + 2
+    fitting: list[Place] = []
+    for place, one in paragraphs.all().items():
+        may_go = before >= middle and (place[1] or not keeps_first)
+        if may_go and can_be_query(one.strip()) and seen[one.strip()] == 1:
+            fitting.append(place)
+        before += len(one) + 2
     step = max(1, -(-len(fitting) // PARAGRAPHS_A_DOCUMENT))
-    chosen = set(fitting[::step])
-    rest = [
-        "\n\n".join(part for nth, part in enumerate(parts) if (at, nth) not in chosen)
-        for at, parts in enumerate(split)
-    ]
-    return rest, [split[at][nth].strip() for at, nth in sorted(chosen)]
+    rest, taken = paragraphs.taken_out(set(fitting[::step]))
+    return rest, [one for some in taken for one in some]

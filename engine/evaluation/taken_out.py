@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from engine.evaluation.corpora import Corpus
-from engine.evaluation.paragraphs import can_be_query
 from engine.training.data import Document
+from engine.training.paragraphs import can_be_query
 
 _BETWEEN = "\n\n"
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from engine.evaluation.pages import PartlyHidden
-from engine.evaluation.paragraphs import can_be_query
 from engine.training.data import Document, read_text
+from engine.training.paragraphs import can_be_query
 
 _DOC = Path("/usr/share/doc")
 _SETEXT = re.compile(r"^[=\-~^\"'*+#`.:_]{3,}\s*$")

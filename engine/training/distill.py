@@ -25,7 +25,6 @@ from engine.errors import InvalidInput
 from engine.model.embedding_model import EmbeddingModel, load_model
 from engine.platform.device import check_training_precision
 from engine.training.calibrate import CalibrationPlan, calibrate
-from engine.training.chunks import ChunkCorpus
 from engine.training.convert import copy_model, for_training, load_adapted
 from engine.training.curves import write_curves
 from engine.training.data import (
@@ -45,11 +44,11 @@ from engine.training.model_folder import (
     write_record,
     write_whole,
 )
-from engine.training.pairs import PairCorpus
 from engine.training.recipe import Stage, TrainingPlan
 from engine.training.student import Student, StudentPlan
 from engine.training.token_corpus import TokenCorpus
 from engine.training.trainer import ATTENTION_FILE, METRICS_FILE, StepReport, Trainer
+from engine.training.training_corpora import TrainingCorpora
 from engine.training.training_steps import anchor_lengths
 
 _RUN_FOLDER = "training"
@@ -92,9 +91,7 @@ def distill_model(
         _check_same_run(folder, run)
         record = _training_record(data, run)
         student = Student(run.teacher, _first_calibration(folder, run), run.student)
-        trainer = Trainer(
-            run.teacher, student, run.windows, plan.training, folder, run.pairs, run.chunks
-        )
+        trainer = Trainer(run.teacher, student, run.corpora, plan.training, folder)
         trainer.run(progress)
         built = folder / _BUILT_FOLDER
         copy_model(run.teacher.checkpoint.folder, built)
@@ -116,9 +113,7 @@ class _Run:
     teacher: EmbeddingModel
     known: Calibration | None  # to continue from
     parts: Mapping[str, Sequence[Document]]  # of the data, to train on
-    windows: TokenCorpus
-    pairs: PairCorpus | None  # if a stage reads them
-    chunks: ChunkCorpus | None
+    corpora: TrainingCorpora
 
     @property
     def block_size(self) -> int:
@@ -148,9 +143,7 @@ def _prepare(
         teacher=teacher,
         known=known,
         parts=parts,
-        windows=TokenCorpus.of(texts, teacher.tokenizer),
-        pairs=PairCorpus(parts, teacher.tokenizer) if "pairs" in kinds else None,
-        chunks=ChunkCorpus(parts, teacher.tokenizer) if "chunks" in kinds else None,
+        corpora=TrainingCorpora.of(parts, texts, teacher.tokenizer, kinds),
     )
 
 
@@ -159,11 +152,10 @@ def _check_plan(run: _Run) -> None:
     pooling = pooling_of(run.teacher)
     window = teacher_window(run.teacher, run.plan.training.teacher_window)
     for stage in run.plan.training.stages:
-        _check_lengths(stage, run.windows, pooling, window)
-        if stage.kind == "pairs" and run.pairs is not None:
-            run.pairs.check_documents(stage.shortest)
-        if stage.kind == "chunks" and run.chunks is not None:
-            run.chunks.check_documents(stage.shortest)
+        _check_lengths(stage, run.corpora.windows, pooling, window)
+        own = run.corpora.of_kind(stage.kind)
+        if own is not None:
+            own.check_documents(stage.shortest)
     _check_gradients(run)
 
 
@@ -176,7 +168,7 @@ def _check_lengths(stage: Stage, windows: TokenCorpus, pooling: Pooling, window:
             actual=shortest,
         )
     # Pairs and chunks take shorter documents too.
-    if stage.kind not in ("pairs", "chunks") and longest > windows.longest:
+    if stage.kind not in ("pairs", "chunks", "questions") and longest > windows.longest:
         raise _unusable_length(
             f"a stage asks for windows of {longest} tokens, and the longest document has "
             f"{windows.longest}",
@@ -228,12 +220,10 @@ def _check_gradients(run: _Run) -> None:
 
 def _longest_text(stage: Stage, run: _Run) -> int:
     """The most tokens that a stage reads at once."""
-    if stage.kind == "chunks" and run.chunks is not None:
-        return run.chunks.longest(max(stage.lengths))
-    if stage.kind != "pairs" or run.pairs is None:
-        return max(stage.lengths)
-    anchors = anchor_lengths(min(run.plan.training.teacher_window, run.windows.longest))
-    return max(run.pairs.longest(max(stage.lengths)), *anchors)
+    if stage.kind != "pairs":
+        return run.corpora.longest(stage)
+    anchors = anchor_lengths(min(run.plan.training.teacher_window, run.corpora.windows.longest))
+    return max(run.corpora.longest(stage), *anchors)
 
 
 def _has_begun(folder: Path) -> bool:
@@ -298,7 +288,7 @@ def _some(texts: Sequence[str]) -> Iterator[str]:
 
 def _training_record(data: Mapping[str, Sequence[Document]], run: _Run) -> TrainingRecord:
     record: dict[str, object] = {
-        "tokens": run.windows.num_tokens,
+        "tokens": run.corpora.windows.num_tokens,
         "held_out_share": _HELD_OUT_SHARE,
         "sources": {
             name: {

@@ -17,11 +17,12 @@ from engine.model.attention import LayerAttention, LLNDiagAttention
 from engine.model.encoder import Attend, Encoder
 from engine.model.lln_parameters import LLNParameters
 from engine.training.chunks import ChunkBatch
+from engine.training.questions import QuestionBatch
 from kernels.attention import PackedSequences, lln_read, lln_state, softmax_attention
 from kernels.attention.functional import lln_shares
 
 
-def linked_states(student: Encoder, batch: ChunkBatch) -> Tensor:
+def linked_states(student: Encoder, batch: ChunkBatch | QuestionBatch) -> Tensor:
     """The states of the batch's chunks [T, W], each between special tokens of its own."""
     documents = _LinkedDocuments(batch, student.device)
     attention = [documents.attention(one) for one in student.attention]
@@ -35,7 +36,7 @@ def linked_states(student: Encoder, batch: ChunkBatch) -> Tensor:
 class _LinkedDocuments:
     """Where documents, their chunks and the content of these are among the rows."""
 
-    batch: ChunkBatch
+    batch: ChunkBatch | QuestionBatch
     device: torch.device
 
     def attention(self, own: LayerAttention) -> Attend:

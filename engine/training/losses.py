@@ -230,6 +230,15 @@ def chunk_losses(chunks: Tensor, targets: Tensor, weights: LossWeights) -> dict[
     }
 
 
+def any_loss(
+    queries: Tensor, candidates: Tensor, wanted: Tensor, temperature: float = 0.05
+) -> Tensor:
+    """Each query should find any of its candidates, which `wanted` [n, m] marks, before others."""
+    scores = _product(queries, candidates.T) / temperature
+    own = scores.masked_fill(~wanted, -torch.inf).logsumexp(dim=1)
+    return (scores.logsumexp(dim=1) - own).mean()
+
+
 def retrieval_loss(
     queries: Tensor,
     candidates: Tensor,

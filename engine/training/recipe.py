@@ -18,7 +18,7 @@ from engine.training.losses import LossWeights
 from engine.training.student import Part
 from engine.types import Precision
 
-StageKind: TypeAlias = Literal["attention", "states", "contrast", "pairs", "chunks"]
+StageKind: TypeAlias = Literal["attention", "states", "contrast", "pairs", "chunks", "questions"]
 
 DEFAULT_RECIPE = "lln"
 
@@ -58,8 +58,8 @@ class Stage:
     the document as well. The teacher reads each stretch alone."""
 
     shortest: int = 0
-    """For "chunks", and for steps of "pairs" that look for whole documents: those of fewer tokens
-    are not drawn. Passages are looked for in documents of any length."""
+    """For "chunks", "questions" and steps of "pairs" that look for whole documents: those of fewer
+    tokens are not drawn. "pairs" looks for passages in documents of any length."""
 
     held_share: float = 0.0
     """For "pairs": the weight of the window loss, which holds documents and their windows near the
@@ -73,11 +73,14 @@ class Stage:
     """For "chunks": the weight of the mean of the document's chunks in the same vector."""
 
     linked: bool = False
-    """For "chunks": whether chunks are read as linked passages, not late."""
+    """For "chunks" and "questions": whether passages are linked, not late."""
+
+    title_share: float = 0.0
+    """For "questions": the weight of the title's vector in passages, as they will be served."""
 
     fidelity_share: float = 1.0
-    """For "contrast", "pairs" and "chunks": the weight of the distance to the teacher, of short
-    texts for "pairs" and "chunks"."""
+    """For "contrast", "pairs", "chunks" and "questions": the weight of the distance to the teacher,
+    of short texts for all but "contrast"."""
 
     def __post_init__(self) -> None:
         _check_choice("kind", self.kind, get_args(StageKind))
@@ -91,6 +94,7 @@ class Stage:
         _check_number("held_share", self.held_share)
         _check_number("context_share", self.context_share)
         _check_number("mean_share", self.mean_share)
+        _check_number("title_share", self.title_share)
         _check_number("fidelity_share", self.fidelity_share)
         if not isinstance(self.linked, bool):
             raise _invalid("linked", self.linked, "true or false")

@@ -23,12 +23,11 @@ from engine.diagnostics import Effort, measure
 from engine.diagnostics.readings import Floats
 from engine.errors import CheckpointError, InvalidInput
 from engine.model.embedding_model import EmbeddingModel
-from engine.training.chunks import ChunkCorpus
 from engine.training.model_folder import write_whole
-from engine.training.pairs import PairCorpus
 from engine.training.recipe import StageKind, TrainingPlan
 from engine.training.student import Part, Student
-from engine.training.token_corpus import Batch, TokenCorpus
+from engine.training.token_corpus import Batch
+from engine.training.training_corpora import TrainingCorpora
 from engine.training.training_steps import StepLoss, TrainingSteps
 
 METRICS_FILE = "metrics.jsonl"
@@ -76,25 +75,18 @@ class Trainer:
         self,
         teacher: EmbeddingModel,
         student: Student,
-        windows: TokenCorpus,
+        corpora: TrainingCorpora,
         plan: TrainingPlan,
         folder: Path,
-        pairs: PairCorpus | None = None,
-        chunks: ChunkCorpus | None = None,
     ) -> None:
-        for kind, corpus in (("pairs", pairs), ("chunks", chunks)):
-            if corpus is None and any(stage.kind == kind for stage in plan.stages):
-                raise InvalidInput(
-                    f"a stage of {kind} needs documents, not windows alone",
-                    code=f"no_{kind}",
-                    param="data",
-                )
+        corpora.check_kinds(plan.stages)
         self._teacher = teacher
         self._device = teacher.encoder.device
         self._student = student
-        self._steps = TrainingSteps(teacher, student, windows, pairs, plan, chunks)
+        self._steps = TrainingSteps(teacher, student, corpora, plan)
         self._plan = plan
         self._folder = folder
+        windows = corpora.windows
         self._watched = windows.batch(
             min(_WATCHED_TOKENS, windows.longest), 1, np.random.default_rng(plan.seed)
         )

@@ -8,16 +8,18 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.encoder import Encoder
 from engine.model.pooling import PooledSpan, whole_texts
 from engine.model.weight_overrides import dense
-from engine.training.chunks import ChunkBatch, ChunkCorpus
+from engine.training.chunks import ChunkBatch
 from engine.training.document_memory import DocumentMemory
 from engine.training.encode import pooling_of, teacher_window
 from engine.training.linked import linked_states
 from engine.training.losses import (
+    any_loss,
     attention_loss,
     chunk_losses,
     chunk_targets,
@@ -28,10 +30,12 @@ from engine.training.losses import (
     unit_vectors,
     window_loss,
 )
-from engine.training.pairs import PairBatch, PairCorpus
+from engine.training.pairs import PairBatch
+from engine.training.questions import QuestionBatch
 from engine.training.recipe import Stage, TrainingPlan
 from engine.training.student import Student
-from engine.training.token_corpus import Batch, TokenCorpus
+from engine.training.token_corpus import Batch
+from engine.training.training_corpora import TrainingCorpora
 from engine.types import Precision
 
 _ANCHOR_LENGTHS = (128, 256, 384, 512)
@@ -55,18 +59,14 @@ class TrainingSteps:
         self,
         teacher: EmbeddingModel,
         student: Student,
-        windows: TokenCorpus,
-        pairs: PairCorpus | None,
+        corpora: TrainingCorpora,
         plan: TrainingPlan,
-        chunks: ChunkCorpus | None = None,
     ) -> None:
         self._teacher = _as_precise(teacher.encoder, plan.precision)
         self._pooling = pooling_of(teacher)
         self._window = teacher_window(teacher, plan.teacher_window)
         self._student = student
-        self._windows = windows
-        self._pairs = pairs
-        self._chunks = chunks
+        self._corpora = corpora
         self._plan = plan
         self.memory = DocumentMemory()
 
@@ -83,6 +83,8 @@ class TrainingSteps:
                 return self._pairs_step(stage, length, generator)
             case "chunks":
                 return self._chunks_step(stage, length, generator)
+            case "questions":
+                return self._questions_step(stage, length, generator)
 
     def _attention_step(
         self, stage: Stage, length: int, generator: np.random.Generator
@@ -115,7 +117,7 @@ class TrainingSteps:
 
     def _pairs_step(self, stage: Stage, length: int, generator: np.random.Generator) -> StepLoss:
         """Queries should find passages in some steps, whole documents in the others."""
-        pairs = self._pairs
+        pairs = self._corpora.pairs
         assert pairs is not None, "checked when the run began"
         if pairs.has_passages and generator.random() < stage.passage_share:
             passages = pairs.passages(length, stage.batch_tokens, generator)
@@ -174,8 +176,9 @@ class TrainingSteps:
     def _chunks_step(self, stage: Stage, length: int, generator: np.random.Generator) -> StepLoss:
         """Chunks read in their document should be near what the teacher makes of each alone and of
         the document's context, and nearer to it than to that of any other chunk."""
-        assert self._chunks is not None, "checked when the run began"
-        batch = self._chunks.batch(length, stage.batch_tokens, stage.shortest, generator)
+        corpus = self._corpora.chunks
+        assert corpus is not None, "checked when the run began"
+        batch = corpus.batch(length, stage.batch_tokens, stage.shortest, generator)
         student = self._student.encoder()
         chunks = self._chunk_vectors(student, batch, linked=stage.linked)
         targets = chunk_targets(
@@ -195,7 +198,47 @@ class TrainingSteps:
         tokens = _num_tokens(batch.documents, batch.contexts, anchors)
         return _weighted(stage, length, tokens, parts)
 
-    def _chunk_vectors(self, student: Encoder, batch: ChunkBatch, *, linked: bool) -> Tensor:
+    def _questions_step(
+        self, stage: Stage, length: int, generator: np.random.Generator
+    ) -> StepLoss:
+        """Questions should find their passages, and paragraphs any passage of their document, as
+        passages will be served: with a share of the title."""
+        corpus = self._corpora.questions
+        assert corpus is not None, "checked when the run began"
+        batch = corpus.batch(length, stage.batch_tokens, stage.shortest, generator)
+        student = self._student.encoder()
+        read = self._chunk_vectors(student, batch, linked=stage.linked)
+        owners = torch.tensor(batch.owners, device=read.device)
+        is_title = torch.zeros(len(read), dtype=torch.bool, device=read.device)
+        is_title[batch.titles] = True
+        served = F.normalize(read + stage.title_share * read[is_title][owners], dim=-1)
+
+        def of_questions(asking: Tensor) -> Tensor:
+            targets = torch.tensor(batch.targets, device=read.device)
+            return retrieval_loss(asking, served, targets, is_title.expand(len(asking), -1))
+
+        def of_paragraphs(asking: Tensor) -> Tensor:
+            own = torch.tensor(batch.sources, device=read.device)[:, None] == owners
+            return any_loss(asking, served[~is_title], own[:, ~is_title])
+
+        found, kept, tokens = [], [], _num_tokens(batch.documents)
+        asked = ((batch.questions, of_questions), (batch.paragraphs, of_paragraphs))
+        for queries, loss in asked:
+            if queries is None:
+                continue
+            vectors = self._student_vectors(student, queries)
+            found.append(loss(vectors))
+            fidelity, anchors = self._short_text_fidelity(
+                stage, student, queries, vectors, generator
+            )
+            kept.append(fidelity)
+            tokens += _num_tokens(queries, anchors)
+        parts = {"retrieval": torch.stack(found).mean(), "fidelity": torch.stack(kept).mean()}
+        return _weighted(stage, length, tokens, parts)
+
+    def _chunk_vectors(
+        self, student: Encoder, batch: ChunkBatch | QuestionBatch, *, linked: bool
+    ) -> Tensor:
         if linked:
             states, spans = linked_states(student, batch), whole_texts(batch.alone.bounds)
         else:
@@ -234,16 +277,16 @@ class TrainingSteps:
         """How far short texts have moved from the teacher's vectors: the queries, of which the
         student's vectors are given, and windows drawn for it (anchors), which are returned."""
         moved = 1 - (vectors * self._teacher_vectors(queries)).sum(-1)
-        lengths = anchor_lengths(min(self._plan.teacher_window, self._windows.longest))
+        lengths = anchor_lengths(min(self._plan.teacher_window, self._corpora.windows.longest))
         length = int(generator.choice(lengths))
         tokens = min(_ANCHOR_TOKENS, stage.batch_tokens // 4)
-        anchors = self._windows.batch(length, max(tokens // length, 2), generator)
+        anchors = self._corpora.windows.batch(length, max(tokens // length, 2), generator)
         found = self._student_vectors(student, anchors)
         fidelity = fidelity_loss(found, self._teacher_vectors(anchors), self._plan.loss)
         return fidelity + self._plan.loss.vectors * moved.mean(), anchors
 
     def _draw_windows(self, stage: Stage, length: int, generator: np.random.Generator) -> Batch:
-        return self._windows.batch(length, stage.batch_tokens // length, generator)
+        return self._corpora.windows.batch(length, stage.batch_tokens // length, generator)
 
     @torch.no_grad()
     def _teacher_vectors(self, batch: Batch) -> Tensor:

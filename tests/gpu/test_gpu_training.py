@@ -16,15 +16,13 @@ from engine.checkpoint.calibration import Calibration
 from engine.model.embedding_model import EmbeddingModel, load_model
 from engine.training import trainer
 from engine.training.calibrate import CalibrationPlan, calibrate
-from engine.training.chunks import ChunkCorpus
 from engine.training.convert import built_in_texts, load_adapted
 from engine.training.data import Document
 from engine.training.distill import DistillPlan, distill_model
-from engine.training.pairs import PairCorpus
 from engine.training.recipe import Stage, StageKind, TrainingPlan, load_recipe
 from engine.training.student import Part, Student, StudentPlan, part_of
-from engine.training.token_corpus import TokenCorpus
 from engine.training.trainer import StepReport, Trainer
+from engine.training.training_corpora import TrainingCorpora
 from engine.types import Precision
 from tests.gpu.device import DEVICE, MARKS, config
 
@@ -85,14 +83,11 @@ def teacher_on(device: str) -> tuple[EmbeddingModel, Calibration]:
 
 
 @cache
-def corpora_on(device: str) -> tuple[TokenCorpus, PairCorpus, ChunkCorpus]:
+def corpora_on(device: str) -> TrainingCorpora:
     tokenizer = teacher_on(device)[0].tokenizer
-    sources = {"manual": documents()}
-    return (
-        TokenCorpus.of([one.body for one in documents()], tokenizer),
-        PairCorpus(sources, tokenizer),
-        ChunkCorpus(sources, tokenizer),
-    )
+    texts = [one.body for one in documents()]
+    kinds = get_args(StageKind)
+    return TrainingCorpora.of({"manual": documents()}, texts, tokenizer, kinds)
 
 
 class Run(NamedTuple):
@@ -110,8 +105,7 @@ def run_of(
     teacher, known = teacher_on(device)
     learner = Student(teacher, known, student)
     plan = TrainingPlan(stages=(stage_of(kind),), warmup=1, precision=precision, save_every=2)
-    windows, pairs, chunks = corpora_on(device)
-    return Run(learner, Trainer(teacher, learner, windows, plan, folder, pairs, chunks))
+    return Run(learner, Trainer(teacher, learner, corpora_on(device), plan, folder))
 
 
 def learned(run: Run) -> list[StepReport]:

@@ -17,7 +17,7 @@ from engine.evaluation.corpus_split import split_corpora
 from engine.evaluation.corpus_vectors import CorpusVectors, read_corpus
 from engine.evaluation.model_pairs import ModelPair
 from engine.evaluation.reading_choice import BALANCED, TITLE_SHARES, TOLERANCE, choose_readings
-from engine.evaluation.reading_documents import DocumentLimits, led_passages, reading_documents
+from engine.evaluation.reading_documents import DocumentLimits, reading_documents
 from engine.evaluation.readings import (
     Reading,
     answers_by_heading,
@@ -29,6 +29,7 @@ from engine.evaluation.vector_store import VectorStore
 from engine.model.embedding_model import EmbeddingModel
 from engine.training.data import Document
 from engine.training.encode import vectors_of
+from engine.training.led_passages import led_passages
 
 LIMITS = DocumentLimits(shortest=50, chunk=32)
 

@@ -21,6 +21,7 @@ from engine.training.recipe import Stage, TrainingPlan
 from engine.training.student import Student, StudentPlan
 from engine.training.token_corpus import TokenCorpus
 from engine.training.trainer import Trainer
+from engine.training.training_corpora import TrainingCorpora
 
 STAGE = Stage(
     kind="chunks",
@@ -132,7 +133,9 @@ def test_chunks_learn_their_context(
 ) -> None:
     student = Student(teacher, calibration, plan)
     training = TrainingPlan(stages=(STAGE,), warmup=1, save_every=100)
-    trainer = Trainer(teacher, student, corpus, training, tmp_path, chunks=chunks)
+    trainer = Trainer(
+        teacher, student, TrainingCorpora(windows=corpus, chunks=chunks), training, tmp_path
+    )
     told = [report.parts["context"] for report in trainer.steps()]
     assert mean(told[-8:]) < mean(told[:8])
 
@@ -142,5 +145,11 @@ def test_chunks_need_documents(
 ) -> None:
     plan = TrainingPlan(stages=(STAGE,))
     with pytest.raises(InvalidInput, match="a stage of chunks needs documents") as error:
-        Trainer(teacher, Student(teacher, calibration, StudentPlan()), corpus, plan, tmp_path)
+        Trainer(
+            teacher,
+            Student(teacher, calibration, StudentPlan()),
+            TrainingCorpora(windows=corpus),
+            plan,
+            tmp_path,
+        )
     assert error.value.code == "no_chunks"

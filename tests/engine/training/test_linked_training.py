@@ -23,6 +23,7 @@ from engine.training.recipe import Stage, TrainingPlan
 from engine.training.student import Student, StudentPlan
 from engine.training.token_corpus import TokenCorpus, packed
 from engine.training.trainer import Trainer
+from engine.training.training_corpora import TrainingCorpora
 
 STAGE = Stage(
     kind="chunks",
@@ -108,6 +109,8 @@ def test_they_learn_their_context(
     chunks = ChunkCorpus({"manual": documents}, teacher.tokenizer)
     student = Student(teacher, calibration, plan)
     training = TrainingPlan(stages=(STAGE,), warmup=1, save_every=100)
-    trainer = Trainer(teacher, student, corpus, training, tmp_path, chunks=chunks)
+    trainer = Trainer(
+        teacher, student, TrainingCorpora(windows=corpus, chunks=chunks), training, tmp_path
+    )
     told = [report.parts["context"] for report in trainer.steps()]
     assert mean(told[-6:]) < mean(told[:6])

@@ -42,6 +42,7 @@ from engine.training.recipe import Stage, TrainingPlan, load_recipe
 from engine.training.student import Part, Student, StudentPlan
 from engine.training.token_corpus import Batch, TokenCorpus
 from engine.training.trainer import METRICS_FILE, STATE_FILE, WATCHED, Trainer
+from engine.training.training_corpora import TrainingCorpora
 
 if TYPE_CHECKING:
     from tests.conftest import WriteCheckpoint
@@ -87,7 +88,7 @@ def test_every_part_learns_and_every_stage_runs(
 ) -> None:
     student = Student(teacher, calibration, StudentPlan())
     before = dict(trained(student))
-    Trainer(teacher, student, corpus, PLAN, tmp_path).run()
+    Trainer(teacher, student, TrainingCorpora(windows=corpus), PLAN, tmp_path).run()
     moved = {name for name, tensor in trained(student) if not torch.equal(tensor, before[name])}
     assert {"alpha", "beta", "share", "key_shift", "gate", "query_map", "key_map"} <= moved
     assert {"positions", "layers.0.qkv.weight", "layers.1.ffn_norm.bias"} <= moved
@@ -110,7 +111,7 @@ def test_training_brings_the_student_nearer(
     before = how_far()
     stage = replace(STATES, steps=30, lengths=(64,), rates={"scalars": 1e-2, "maps": 1e-2})
     plan = TrainingPlan(stages=(stage,), teacher_window=64, warmup=1)
-    Trainer(teacher, student, corpus, plan, tmp_path).run()
+    Trainer(teacher, student, TrainingCorpora(windows=corpus), plan, tmp_path).run()
     assert how_far() < 0.9 * before
 
 
@@ -118,13 +119,13 @@ def test_an_interrupted_run_ends_where_a_whole_one_does(
     teacher: EmbeddingModel, calibration: Calibration, corpus: TokenCorpus, tmp_path: Path
 ) -> None:
     whole, stopped = (Student(teacher, calibration, StudentPlan()) for _ in range(2))
-    Trainer(teacher, whole, corpus, PLAN, tmp_path / "whole").run()
-    first = Trainer(teacher, stopped, corpus, PLAN, tmp_path / "stopped")
+    Trainer(teacher, whole, TrainingCorpora(windows=corpus), PLAN, tmp_path / "whole").run()
+    first = Trainer(teacher, stopped, TrainingCorpora(windows=corpus), PLAN, tmp_path / "stopped")
     for report in first.steps():
         if report.step == 7:  # two steps after the last save
             break
     resumed = Student(teacher, calibration, StudentPlan())
-    second = Trainer(teacher, resumed, corpus, PLAN, tmp_path / "stopped")
+    second = Trainer(teacher, resumed, TrainingCorpora(windows=corpus), PLAN, tmp_path / "stopped")
     assert second.step == 5
     second.run()
     for name, tensor in trained(whole):
@@ -137,16 +138,16 @@ def test_another_plan_does_not_resume(
     teacher: EmbeddingModel, calibration: Calibration, corpus: TokenCorpus, tmp_path: Path
 ) -> None:
     student = Student(teacher, calibration, StudentPlan())
-    Trainer(teacher, student, corpus, PLAN, tmp_path).save()
+    Trainer(teacher, student, TrainingCorpora(windows=corpus), PLAN, tmp_path).save()
     with pytest.raises(InvalidInput, match="another plan"):
-        Trainer(teacher, student, corpus, replace(PLAN, seed=1), tmp_path)
+        Trainer(teacher, student, TrainingCorpora(windows=corpus), replace(PLAN, seed=1), tmp_path)
 
 
 def test_what_was_learned_is_written_and_read_back(
     teacher: EmbeddingModel, calibration: Calibration, corpus: TokenCorpus, tmp_path: Path
 ) -> None:
     student = Student(teacher, calibration, StudentPlan())
-    Trainer(teacher, student, corpus, PLAN, tmp_path / "run").run()
+    Trainer(teacher, student, TrainingCorpora(windows=corpus), PLAN, tmp_path / "run").run()
     learned = student.calibration()
     write_calibration(tmp_path / FILE_NAME, learned)
     read = read_calibration(tmp_path / FILE_NAME, teacher.checkpoint.sha256)
@@ -179,7 +180,7 @@ def test_diverging_rates_are_an_error(
     with torch.no_grad():
         student.tensors["alpha"].fill_(torch.inf)
     with pytest.raises((CheckpointError, ValueError), match=r"loss of step 0|must be finite"):
-        Trainer(teacher, student, corpus, PLAN, tmp_path).run()
+        Trainer(teacher, student, TrainingCorpora(windows=corpus), PLAN, tmp_path).run()
 
 
 def test_a_gradient_that_is_no_number_changes_nothing(
@@ -190,7 +191,7 @@ def test_a_gradient_that_is_no_number_changes_nothing(
     alpha.register_hook(lambda gradient: gradient * torch.nan)  # type: ignore[no-untyped-call]
     before = dict(trained(student))
     with pytest.raises(CheckpointError, match="the gradient of step 0 is nan") as caught:
-        Trainer(teacher, student, corpus, PLAN, tmp_path).run()
+        Trainer(teacher, student, TrainingCorpora(windows=corpus), PLAN, tmp_path).run()
     assert caught.value.code == "training_diverged"
     assert "into another folder" in str(caught.value)
     for name, tensor in trained(student):
@@ -299,7 +300,9 @@ def test_pairs_are_learned(
         return mean(lost)
 
     before = how_lost()
-    training = Trainer(teacher, student, corpus, plan, tmp_path, pairs)
+    training = Trainer(
+        teacher, student, TrainingCorpora(windows=corpus, pairs=pairs), plan, tmp_path
+    )
     assert len(list(training.steps())) == 20
     guessing = log(len(documents))  # which all vectors alike would come to
     assert how_lost() < 0.9 * min(before, guessing)
@@ -313,7 +316,13 @@ def test_pairs_need_documents_that_have_queries(
 ) -> None:
     plan = replace(PLAN, stages=(replace(STATES, kind="pairs"),))
     with pytest.raises(InvalidInput, match="needs documents, not windows alone"):
-        Trainer(teacher, Student(teacher, calibration, StudentPlan()), corpus, plan, tmp_path)
+        Trainer(
+            teacher,
+            Student(teacher, calibration, StudentPlan()),
+            TrainingCorpora(windows=corpus),
+            plan,
+            tmp_path,
+        )
 
 
 def test_an_encoder_that_no_stage_trains_is_not_written(

@@ -20,6 +20,7 @@ from engine.training.recipe import Stage, TrainingPlan
 from engine.training.student import Student, StudentPlan
 from engine.training.token_corpus import Batch, TokenCorpus
 from engine.training.trainer import StepReport, Trainer
+from engine.training.training_corpora import TrainingCorpora
 from engine.training.training_steps import TrainingSteps, cut_queries
 from engine.types import Precision
 
@@ -64,7 +65,12 @@ def test_stretches_count_as_much_as_queries(
         kind="pairs", steps=1, lengths=(96,), batch_tokens=300, rates={"encoder": 1e-3}, stretches=3
     )
     student = Student(teacher, calibration, StudentPlan())
-    steps = TrainingSteps(teacher, student, corpus, pairs, TrainingPlan(stages=(stage,)))
+    steps = TrainingSteps(
+        teacher,
+        student,
+        TrainingCorpora(windows=corpus, pairs=pairs),
+        TrainingPlan(stages=(stage,)),
+    )
     generator = np.random.default_rng(0)
     generator.choice(stage.lengths)
     batch = pairs.documents(96, 300, generator, stretches=3)
@@ -104,7 +110,7 @@ def test_the_teacher_multiplies_in_the_precision_of_the_plan(
     def vectors(precision: Precision) -> torch.Tensor:
         plan = TrainingPlan(stages=(stage,), precision=precision)
         student = Student(teacher, calibration, StudentPlan())
-        steps = TrainingSteps(teacher, student, corpus, None, plan)
+        steps = TrainingSteps(teacher, student, TrainingCorpora(windows=corpus), plan)
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
             return steps._teacher_vectors(batch)
 
@@ -134,7 +140,8 @@ def test_the_window_loss_holds_documents_near_the_teacher(
         plan = TrainingPlan(stages=(stage,), warmup=1, teacher_window=40)
         student = Student(teacher, calibration, StudentPlan())
         folder = tmp_path / str(share)
-        return list(Trainer(teacher, student, corpus, plan, folder, pairs).steps())
+        corpora = TrainingCorpora(windows=corpus, pairs=pairs)
+        return list(Trainer(teacher, student, corpora, plan, folder).steps())
 
     for step in (hardly := held(1e-6)):
         found = step.parts["retrieval"] + step.parts["fidelity"] + 1e-6 * step.parts["window"]
