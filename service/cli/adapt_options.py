@@ -83,8 +83,9 @@ def add_training_options(command: argparse.ArgumentParser) -> None:
         "encoder: train the whole encoder with them. documents: the same for a model that was "
         "trained before, with --further. passages: teach late chunks what their document is about, "
         "with --further. passages-long: the same in eight times as many steps, each three times as "
-        "large, for a GPU. imitate: long stages, for a GPU; not for models that "
-        "pool by their first token. Or a JSON file with a list of stages",
+        "large, for a GPU. questions: teach late chunks to answer questions, with --further, for a "
+        "GPU. imitate: long stages, for a GPU; not for models that pool by their first token. Or a "
+        "JSON file with a list of stages",
     )
     group.add_argument("--seed", type=int, help="seed of all random choices (default: 0)")
     group.add_argument(

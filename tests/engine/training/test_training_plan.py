@@ -101,9 +101,11 @@ def test_invalid_fields_of_a_plan(change: dict[str, Any], message: str) -> None:
 
 
 def test_every_recipe_can_be_run() -> None:
-    assert recipe_names() == ["documents", "encoder", "imitate", "lln", "passages", "passages-long"]
+    assert recipe_names() == [
+        *("documents", "encoder", "imitate", "lln", "passages", "passages-long", "questions"),
+    ]
     for name in recipe_names():
         assert TrainingPlan(stages=load_recipe(name)).num_steps > 0
     assert not TrainingPlan().trains("encoder")
-    with pytest.raises(InvalidInput, match="imitate, lln, passages, passages-long"):
+    with pytest.raises(InvalidInput, match="imitate, lln, passages, passages-long, questions"):
         load_recipe("quick")
