@@ -248,11 +248,13 @@ def _token_documents(
     for document in documents:
         headed = passages_of(document)
         passages = headed or led_passages(document)
-        if passages:
-            found = _token_passages(passages, tokenizer, keeps_first=bool(headed))
-            if sum(one.is_long_enough for one in found) >= _LEAST_PASSAGES:
-                (title,) = tokenizer.encode_batch([document.title])
-                yield _TokenDocument(title.content[:OPENING_TOKENS], tuple(found))
+        if not passages:
+            continue
+        found = _token_passages(passages, tokenizer, keeps_first=bool(headed))
+        (title,) = tokenizer.encode_batch([document.title])
+        enough = sum(one.is_long_enough for one in found) >= _LEAST_PASSAGES
+        if enough and title.num_content:  # a title of spaces has no tokens
+            yield _TokenDocument(title.content[:OPENING_TOKENS], tuple(found))
 
 
 def _token_passages(

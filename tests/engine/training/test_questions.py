@@ -203,8 +203,13 @@ def test_a_repeated_heading_is_not_asked_for(tokenizer: TextTokenizer) -> None:
 
 @pytest.mark.parametrize(
     "documents",
-    [[], [Document("a", "", prose(1, 90))], [Document("a", "Title", prose(1, 2))]],
-    ids=["none", "no title", "too short"],
+    [
+        [],
+        [Document("a", "", HEADED[0].body)],
+        [Document("a", "\u200b", HEADED[0].body)],
+        [Document("a", "Title", prose(1, 2))],
+    ],
+    ids=["none", "no title", "no words in the title", "too short"],
 )
 def test_documents_without_questions(documents: list[Document], tokenizer: TextTokenizer) -> None:
     corpus = QuestionCorpus({"texts": documents}, tokenizer)
