@@ -69,6 +69,11 @@ def stage_of(kind: StageKind) -> Stage:
                 shortest=LENGTHS[0],
                 stretches=2,
             )
+        case "questions":
+            _, stage = load_recipe("questions")
+            return replace(
+                stage, steps=STEPS, lengths=LENGTHS, batch_tokens=BATCH_TOKENS, shortest=LENGTHS[0]
+            )
         case _:
             rates: dict[Part, float] = {"scalars": 1e-3, "maps": 5e-4, "encoder": 3e-5}
             return Stage(
@@ -139,7 +144,7 @@ def test_chunks_are_learned(who: str, precision: Precision, tmp_path: Path) -> N
         assert {"positions", "layers.0.qkv.weight", "layers.5.ffn_norm.bias"} <= moved, moved
 
 
-@pytest.mark.parametrize("kind", ["pairs", "attention", "states", "contrast"])
+@pytest.mark.parametrize("kind", ["pairs", "questions", "attention", "states", "contrast"])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_other_kinds_are_learned(kind: StageKind, precision: Precision, tmp_path: Path) -> None:
     learned(run_of(tmp_path, DEVICE, kind, precision))
