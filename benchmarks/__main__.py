@@ -108,11 +108,12 @@ def main() -> int:
     options = _parser().parse_args()
     plan = Plan(quick=options.quick, repeats=options.repeats, minutes=options.minutes)
     folder = options.out or (None if options.quick else RESULTS)
-    bench = Workbench(threads=options.threads, device=options.device)
-    print(f"{cpu_name()}, {bench.threads} threads, {bench.device}, commit {commit()}")
+    on_cpu = Workbench(threads=options.threads)
+    print(f"{cpu_name()}, {on_cpu.threads} threads, commit {commit()}")
     missed: list[str] = []
     usual = [name for name in SUITES if name not in BY_NAME_ONLY]
     for name in dict.fromkeys(options.suites or usual):
+        bench = Workbench(threads=options.threads, device="cuda") if name == "gpu" else on_cpu
         print(f"\n{name}: {sys.modules[SUITES[name].__module__].__doc__}\n", flush=True)
         rows = list(_shown(SUITES[name](bench, plan)))
         print(table(rows), flush=True)
@@ -143,7 +144,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     threads = EngineConfig().compute_threads
     parser.add_argument("--threads", type=_count, default=threads, help=f"default: {threads}")
-    parser.add_argument("--device", default="cpu", help="of the engines (default: cpu)")
     out_help = f"folder for the raw figures (default: {RESULTS.relative_to(ROOT)}; quick: none)"
     parser.add_argument("--out", type=Path, metavar="DIR", help=out_help)
     parser.add_argument("--check", action="store_true", help="fail where a target is missed")

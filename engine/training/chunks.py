@@ -12,13 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.errors import InvalidInput
 from engine.text.chunking import OPENING_TOKENS
 from engine.text.tokenizer import TextTokenizer
 from engine.training.data import Document
 from engine.training.heading_passages import passages_of
 from engine.training.pairs import draw_source
-from engine.training.token_corpus import Batch, TokenRange, packed
+from engine.training.token_corpus import Batch, TokenRange, packed, too_little_text
 from engine.types import Ids
 
 CHUNK_TOKENS = (64, 128, 256)
@@ -64,12 +63,10 @@ class ChunkCorpus:
     def check_documents(self, shortest: int) -> None:
         """Reject data without a document that is long enough."""
         if not any(self._long_enough(shortest)):
-            raise InvalidInput(
+            raise too_little_text(
                 f"no document has {shortest} tokens to be divided into chunks",
-                code="too_little_text",
-                param="data",
-                limit=shortest,
-                actual=self.longest(shortest),
+                shortest=shortest,
+                longest=self.longest(shortest),
             )
 
     def batch(

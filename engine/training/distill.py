@@ -46,7 +46,6 @@ from engine.training.model_folder import (
 )
 from engine.training.recipe import Stage, TrainingPlan
 from engine.training.student import Student, StudentPlan
-from engine.training.token_corpus import TokenCorpus
 from engine.training.trainer import ATTENTION_FILE, METRICS_FILE, StepReport, Trainer
 from engine.training.training_corpora import TrainingCorpora
 from engine.training.training_steps import anchor_lengths
@@ -152,14 +151,15 @@ def _check_plan(run: _Run) -> None:
     pooling = pooling_of(run.teacher)
     window = teacher_window(run.teacher, run.plan.training.teacher_window)
     for stage in run.plan.training.stages:
-        _check_lengths(stage, run.corpora.windows, pooling, window)
+        _check_lengths(stage, run.corpora, pooling, window)
         own = run.corpora.of_kind(stage.kind)
         if own is not None:
             own.check_documents(stage.shortest)
     _check_gradients(run)
 
 
-def _check_lengths(stage: Stage, windows: TokenCorpus, pooling: Pooling, window: int) -> None:
+def _check_lengths(stage: Stage, corpora: TrainingCorpora, pooling: Pooling, window: int) -> None:
+    windows = corpora.windows
     longest, shortest = max(stage.lengths), min(stage.lengths)
     if shortest <= windows.num_special:
         raise _unusable_length(
@@ -167,8 +167,8 @@ def _check_lengths(stage: Stage, windows: TokenCorpus, pooling: Pooling, window:
             limit=windows.num_special,
             actual=shortest,
         )
-    # Pairs and chunks take shorter documents too.
-    if stage.kind not in ("pairs", "chunks", "questions") and longest > windows.longest:
+    # The other kinds take shorter documents too.
+    if corpora.of_kind(stage.kind) is None and longest > windows.longest:
         raise _unusable_length(
             f"a stage asks for windows of {longest} tokens, and the longest document has "
             f"{windows.longest}",

@@ -31,7 +31,7 @@ from engine.training.heading_passages import (
 from engine.training.led_passages import led_passages
 from engine.training.pairs import draw_source
 from engine.training.paragraphs import Paragraphs, can_be_query
-from engine.training.token_corpus import Batch, TokenRange, packed
+from engine.training.token_corpus import Batch, TokenRange, packed, too_little_text
 from engine.types import Ids
 
 QUESTIONS_A_DOCUMENT = 6
@@ -105,12 +105,10 @@ class QuestionCorpus:
     def check_documents(self, shortest: int) -> None:
         """Reject data that nothing can be asked about."""
         if not any(self._long_enough(shortest)):
-            raise InvalidInput(
+            raise too_little_text(
                 f"no titled document of {shortest} tokens has {_LEAST_PASSAGES} passages",
-                code="too_little_text",
-                param="data",
-                limit=shortest,
-                actual=self.longest(shortest),
+                shortest=shortest,
+                longest=self.longest(shortest),
             )
 
     def batch(

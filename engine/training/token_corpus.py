@@ -41,6 +41,13 @@ class Drawn(NamedTuple):
     documents: NDArray[np.int64]  # the number of each window's document
 
 
+def too_little_text(message: str, *, shortest: int, longest: int) -> InvalidInput:
+    """The error of data whose longest document is too short for what a stage asks of it."""
+    return InvalidInput(
+        message, code="too_little_text", param="data", limit=shortest, actual=longest
+    )
+
+
 def packed(texts: Sequence[Ids], tokenizer: TextTokenizer) -> Batch:
     """Texts without special tokens, each put between its own."""
     whole = [tokenizer.between_special(text) for text in texts]

@@ -138,18 +138,3 @@ def test_chunks_learn_their_context(
     )
     told = [report.parts["context"] for report in trainer.steps()]
     assert mean(told[-8:]) < mean(told[:8])
-
-
-def test_chunks_need_documents(
-    teacher: EmbeddingModel, calibration: Calibration, corpus: TokenCorpus, tmp_path: Path
-) -> None:
-    plan = TrainingPlan(stages=(STAGE,))
-    with pytest.raises(InvalidInput, match="a stage of chunks needs documents") as error:
-        Trainer(
-            teacher,
-            Student(teacher, calibration, StudentPlan()),
-            TrainingCorpora(windows=corpus),
-            plan,
-            tmp_path,
-        )
-    assert error.value.code == "no_chunks"

@@ -259,11 +259,3 @@ def test_they_are_learned(
     trainer = Trainer(teacher, student, corpora, training, tmp_path)
     found = [report.parts["retrieval"] for report in trainer.steps()]
     assert mean(found[-6:]) < mean(found[:6])
-
-
-def test_they_need_documents(
-    teacher: EmbeddingModel, calibration: Calibration, corpus: TokenCorpus, tmp_path: Path
-) -> None:
-    student, plan = Student(teacher, calibration, StudentPlan()), TrainingPlan(stages=(STAGE,))
-    with pytest.raises(InvalidInput, match="a stage of questions needs documents"):
-        Trainer(teacher, student, TrainingCorpora(windows=corpus), plan, tmp_path)

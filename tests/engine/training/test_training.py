@@ -38,7 +38,7 @@ from engine.training.losses import (
     unit_vectors,
 )
 from engine.training.pairs import PairCorpus
-from engine.training.recipe import Stage, TrainingPlan, load_recipe
+from engine.training.recipe import Stage, StageKind, TrainingPlan, load_recipe
 from engine.training.student import Part, Student, StudentPlan
 from engine.training.token_corpus import Batch, TokenCorpus
 from engine.training.trainer import METRICS_FILE, STATE_FILE, WATCHED, Trainer
@@ -311,18 +311,19 @@ def test_pairs_are_learned(
     assert len(saved["memory"]["0"][0]) > stage.batch_tokens // 96
 
 
-def test_pairs_need_documents_that_have_queries(
-    teacher: EmbeddingModel, calibration: Calibration, corpus: TokenCorpus, tmp_path: Path
+@pytest.mark.parametrize("kind", ["pairs", "chunks", "questions"])
+def test_some_kinds_need_documents(
+    kind: StageKind,
+    teacher: EmbeddingModel,
+    calibration: Calibration,
+    corpus: TokenCorpus,
+    tmp_path: Path,
 ) -> None:
-    plan = replace(PLAN, stages=(replace(STATES, kind="pairs"),))
-    with pytest.raises(InvalidInput, match="needs documents, not windows alone"):
-        Trainer(
-            teacher,
-            Student(teacher, calibration, StudentPlan()),
-            TrainingCorpora(windows=corpus),
-            plan,
-            tmp_path,
-        )
+    student = Student(teacher, calibration, StudentPlan())
+    plan = replace(PLAN, stages=(replace(STATES, kind=kind),))
+    with pytest.raises(InvalidInput, match=f"a stage of {kind} needs documents") as error:
+        Trainer(teacher, student, TrainingCorpora(windows=corpus), plan, tmp_path)
+    assert error.value.code == f"no_{kind}"
 
 
 def test_an_encoder_that_no_stage_trains_is_not_written(
