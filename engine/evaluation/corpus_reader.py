@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.evaluation.corpora import (
     LATER_SOURCES,
-    TRAINED_SOURCES,
     Corpus,
     held_out_part,
     load_corpus,
 )
+from engine.evaluation.corpus_split import Split
 from engine.evaluation.corpus_vectors import CorpusVectors, read_corpus
 from engine.evaluation.overlap import overlap_warnings
 from engine.evaluation.reading_documents import DocumentLimits, reading_documents
@@ -19,11 +19,11 @@ from engine.evaluation.vector_store import VectorStore
 from engine.model.embedding_model import EmbeddingModel
 
 
-def load_corpora(names: Iterable[str]) -> dict[str, Corpus]:
-    """The corpora by name; of those that models are trained on, the held-out parts."""
+def load_corpora(split: Split) -> dict[str, Corpus]:
+    """The corpora by name; of those that a model was trained on, the held-out parts."""
     return {
-        name: held_out_part(name) if name in TRAINED_SOURCES else load_corpus(name)
-        for name in names
+        name: held_out_part(name) if name in split.trained else load_corpus(name)
+        for name in (*split.validation, *split.test)
     }
 
 

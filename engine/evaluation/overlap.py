@@ -1,10 +1,10 @@
-"""Whether a model may have been trained on the documents that it is evaluated on."""
+"""What models were trained on, and whether they may be evaluated on the same documents."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from engine.evaluation.corpora import SOURCES, Corpus
+from engine.evaluation.corpora import SOURCES, TRAINED_SOURCES, Corpus
 from engine.model.embedding_model import EmbeddingModel
 from engine.training.data import fingerprint
 from engine.training.model_folder import TrainingRecord, read_record, with_earlier_records
@@ -20,6 +20,16 @@ def overlap_warnings(name: str, model: EmbeddingModel, corpora: Sequence[Corpus]
         for reason in _reasons(name, record, corpora)
     )
     yield from dict.fromkeys(reasons)
+
+
+def trained_corpora(models: Iterable[EmbeddingModel]) -> set[str]:
+    """The corpora that the models were trained on, in part; those of the shipped models if no
+    record names any."""
+    records = (
+        record for model in models for record in with_earlier_records(read_record(model)) if record
+    )
+    named = {name for record in records for name in record["sources"] if name in SOURCES}
+    return named or set(TRAINED_SOURCES)
 
 
 def _reasons(name: str, record: TrainingRecord | None, corpora: Sequence[Corpus]) -> Iterator[str]:

@@ -26,10 +26,12 @@ from engine.evaluation.reading_choice import (
     ADDED_SHARES,
     BALANCED,
     HALF,
+    KINDS,
     LATE_SHARES,
     LINKED,
     ONE_PASS,
     OPENING,
+    TITLE_SHARES,
     choose_readings,
     models_beside,
     score,
@@ -67,7 +69,7 @@ def evaluate_readings(
     reader = CorpusReader(
         model=model,
         others=others or {},
-        corpora=load_corpora((*split.validation, *split.test)),
+        corpora=load_corpora(split),
         store=store or VectorStore(),
         limits=limits or DocumentLimits(),
         fresh_limits=fresh_limits or FRESH_LIMITS,
@@ -124,6 +126,7 @@ def report_on(
         "pairs": [asdict(one) for one in pairs],
         "chosen_on_validation": {name: asdict(one) for name, one in chosen.items()},
         "grid_on_validation": _grid(validation),
+        "titles_on_validation": _by_weight_of_title(validation),
         "order": "shares are chosen before the test corpora are scored, once",
         "validation": _part(validation, chosen, pairs),
         "test": _part(test, chosen, pairs),
@@ -142,6 +145,30 @@ def _grid(validation: Sequence[CorpusVectors]) -> list[Report]:
         }
         for late in LATE_SHARES
         for share in ADDED_SHARES
+    ]
+
+
+def _by_weight_of_title(validation: Sequence[CorpusVectors]) -> list[Report]:
+    """The served readings of each model with more or less of the title."""
+    served = {"one pass": ONE_PASS, "linked": LINKED}
+    readings = [("", "balanced", BALANCED), ("", "opening", OPENING)]
+    readings += [
+        (model, name, replace(reading, model=model))
+        for model in ("", *models_beside(validation))
+        for name, reading in served.items()
+    ]
+    return [
+        {
+            "model": model,
+            "reading": name,
+            "title": share,
+            **{
+                question.name: score(question, validation, replace(reading, found_title=share))
+                for question in KINDS
+            },
+        }
+        for model, name, reading in readings
+        for share in TITLE_SHARES
     ]
 
 

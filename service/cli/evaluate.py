@@ -95,8 +95,8 @@ def _add_readings(command: argparse.ArgumentParser) -> None:
         "--readings",
         action="store_true",
         help="compare ways to read chunks instead, with bootstrap intervals: shares are chosen on "
-        "the corpora that the first model was trained on, and judged on the others; further "
-        "models, such as one trained with LLN and its control, are compared by late chunks",
+        "the held-out parts of the corpora that a model was trained on, and judged on the others; "
+        "further models, such as one trained with LLN and its control, are compared by late chunks",
     )
     command.add_argument(
         "--pairs",
@@ -114,8 +114,8 @@ def _add_readings(command: argparse.ArgumentParser) -> None:
         "--choose-on",
         type=names,
         metavar="NAME,NAME,...",
-        help="with --readings: the corpora to choose shares on (default: those the first model was "
-        "trained on)",
+        help="with --readings: the corpora to choose shares on (default: those a model was trained "
+        "on, by their held-out parts)",
     )
     command.add_argument(
         "--cache",
@@ -181,11 +181,15 @@ def _evaluate(chosen: Chosen) -> None:
 def _evaluate_readings(chosen: Chosen, models: Sequence[EmbeddingModel]) -> None:
     from engine.evaluation.corpus_split import split_corpora
     from engine.evaluation.model_pairs import models_by_name, pairs_in_order
+    from engine.evaluation.overlap import trained_corpora
     from engine.evaluation.reading_documents import FRESH_LIMITS, DocumentLimits
     from engine.evaluation.readings_report import evaluate_readings
     from engine.evaluation.vector_store import VectorStore
 
-    split = split_corpora(chosen.corpora or (), chosen.leave_out or (), chosen.choose_on or ())
+    split = split_corpora(
+        *(chosen.corpora or (), chosen.leave_out or (), chosen.choose_on or ()),
+        trained=trained_corpora(models),
+    )
     others = models_by_name(models[1:])
     given = {"documents": chosen.documents, "tokens": chosen.tokens}
     limits = {name: value for name, value in given.items() if value}

@@ -23,6 +23,16 @@ def test_corpora_are_split_by_what_is_left_out() -> None:
     assert error.value.code == "no_validation_corpus"
 
 
+def test_what_another_model_was_trained_on_is_for_choosing() -> None:
+    trained = {*TRAINED_SOURCES, "essays", "skies"}
+    split = split_corpora(["kernel", "essays", "music"], trained=trained)
+    assert (split.validation, split.test) == (("kernel", "essays"), ("music",))
+    assert split.trained == trained
+    of_one = split_corpora(["kernel", "essays"], trained=["essays"])
+    assert (of_one.validation, of_one.test) == (("essays",), ("kernel",))
+    assert of_one.trained == {*TRAINED_SOURCES, "essays"}, "the models that ship were trained too"
+
+
 def test_shares_may_be_chosen_on_other_corpora(monkeypatch: pytest.MonkeyPatch) -> None:
     split = split_corpora(["kernel", "essays", "psalms"], choose_on=["essays"])
     assert (split.validation, split.test) == (("essays",), ("kernel", "psalms"))

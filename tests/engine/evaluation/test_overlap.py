@@ -7,10 +7,11 @@ import json
 import pytest
 
 from engine.evaluation.corpora import (
+    NEW_SOURCES,
     TRAINED_SOURCES,
     Corpus,
 )
-from engine.evaluation.overlap import overlap_warnings
+from engine.evaluation.overlap import overlap_warnings, trained_corpora
 from engine.model.embedding_model import EmbeddingModel, load_model
 from engine.training.data import DATA_FILE, Document, fingerprint
 from engine.training.model_folder import read_record, with_earlier_records
@@ -61,6 +62,7 @@ def test_an_adapted_model_without_a_record(model: EmbeddingModel, content: str) 
     [warning] = overlap_warnings("student", adapted(model), [corpus])
     assert "include documents" in warning
     assert list(overlap_warnings("as published", model, [corpus])) == []
+    assert trained_corpora([model]) == set(TRAINED_SOURCES), "no record names others"
 
 
 def test_shipped_models_have_records(default_model: EmbeddingModel) -> None:
@@ -75,6 +77,8 @@ def test_shipped_models_have_records(default_model: EmbeddingModel) -> None:
     assert [part["share"] for part in of_mean["averaged"]] == [pytest.approx(1 / 3)] * 3
     assert of_parts[1::2] == [of_default] * 3  # each part continued from it
     assert all(part and set(part["sources"]) >= set(TRAINED_SOURCES) for part in of_parts)
+    assert trained_corpora([default_model]) == set(TRAINED_SOURCES)
+    assert trained_corpora([default_model, then]) == {*TRAINED_SOURCES, *NEW_SOURCES}
     kernel = Corpus("kernel", (Document("1", "", "one"),))
     [warning] = overlap_warnings("documents", then, [kernel])
     assert "documents was trained on another state of kernel" in warning

@@ -27,6 +27,7 @@ from engine.evaluation.readings import (
 from engine.evaluation.readings_report import evaluate_readings
 from engine.evaluation.vector_store import VectorStore
 from engine.model.embedding_model import EmbeddingModel
+from engine.text.chunking import SHARES
 from engine.training.data import Document
 from engine.training.encode import vectors_of
 from engine.training.led_passages import led_passages
@@ -240,6 +241,15 @@ def test_the_whole_report(
         is None
     )
     assert "title before" not in again["test"]["questions"]["a later paragraph"]["readings"]
+    served = SHARES["linked"].title
+    [at_served] = [
+        row
+        for row in again["titles_on_validation"]
+        if (row["model"], row["reading"], row["title"]) == ("", "linked", served)
+    ]
+    for name in ("passages that need their document", "a later paragraph"):
+        linked = again["validation"]["questions"][name]["readings"]["linked"]["pooled"]
+        assert linked["mean"] == pytest.approx(at_served[name], abs=1e-4)
 
 
 def test_pairs_are_compared_and_averaged(
