@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,13 +87,19 @@ class Embedding:
 Context: TypeAlias = Literal["balanced", "late", "alone", "title", "opening", "one_pass", "linked"]
 """What a chunk's vector takes from its document. `engine.text.chunking.SHARES` has the numbers."""
 
+OWN_CONTEXTS: tuple[Context, ...] = tuple(one for one in get_args(Context) if one != "linked")
+"""What may be a model's own context, which counts where a caller says none. No document with a
+record can have linked passages."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class _LateChunks:
     """What all chunkings have in common."""
 
-    context: Context = "balanced"
-    """"balanced": half from the late chunk, half from the passage read alone, plus a share of the
+    context: Context | None = None
+    """None is the model's own: `ModelInfo.chunk_context`.
+
+    "balanced": half from the late chunk, half from the passage read alone, plus a share of the
     document's opening. "late": the late chunk alone. "alone": the passage read alone. "title": as
     balanced, with as much of the opening as of the chunk. "opening": the passage read alone, plus
     that share of the opening. "one_pass": the late chunk plus a share of the opening, so that
@@ -331,4 +337,6 @@ class ModelInfo:
     dtype: str
     int8_range: float
     """The largest number that int8 can tell, in vectors of all dimensions."""
+    chunk_context: Context = "balanced"
+    """The context of chunks for which a caller says none."""
     aliases: tuple[str, ...] = ()

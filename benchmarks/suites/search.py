@@ -18,7 +18,7 @@ from benchmarks.workbench import Workbench
 from engine.engine import Engine
 from engine.evaluation.bootstrap import Answers, Interval, interval, minus
 from engine.types import Vector
-from service.index.read_file import PLAN
+from service.index.read_file import plan_of
 from service.index.search import DEPTH, Ranked, Searcher, fuse
 from service.index.store import IndexStore
 
@@ -113,7 +113,7 @@ def _differing(
     differing = 0
     for question in questions[:: max(1, len(questions) // CHECKED)][:CHECKED]:
         text = (folder / question.file).read_text()
-        fresh = engine.embed_document(text, chunks=PLAN)
+        fresh = engine.embed_document(text, chunks=plan_of(store.recipe))
         vectors = np.stack([chunk.vector for chunk in fresh.chunks])
         differing += not np.array_equal(vectors, matrix[of_files[question.file]])
     return differing

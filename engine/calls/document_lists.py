@@ -32,15 +32,17 @@ class DocumentListCalls(DocumentRuns):
         documents: Sequence[Sequence[str]],
         *,
         model: str | None = None,
-        context: Context = "balanced",
+        context: Context | None = None,
         options: EmbedOptions = DEFAULTS,
         timeout_s: float | None = None,
     ) -> list[DocumentChunks]:
         """One vector for each of the given chunks of each document. A chunk is tokenised alone, and
-        read as `context` says within its document, which is its chunks put together."""
+        read as `context` says, or as the model's own, within its document, which is its chunks put
+        together."""
         deadline = Deadline(timeout_s)
         with self._counting_rejections():
             chosen = self._document_model(model, options)
+            context = context or chosen.info.chunk_context
             check_context(context, "context")
             check_documents(documents, self.config)
         characters = sum(len(chunk) for chunks in documents for chunk in chunks)

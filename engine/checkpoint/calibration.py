@@ -21,7 +21,7 @@ from torch import Tensor
 from engine.checkpoint.block_size import LongBlock, beyond_a_block, block_of
 from engine.checkpoint.registry import DEFAULT_MODEL, is_converted
 from engine.errors import CheckpointError
-from engine.types import PositionScheme
+from engine.types import OWN_CONTEXTS, Context, PositionScheme
 from kernels.attention.arguments import ArgumentError, check_block_size, check_sinks
 
 FILE_NAME = "lln.safetensors"
@@ -49,6 +49,10 @@ class Calibration:
     """In the mean of a long text, weights grow linearly from 1 - pooling_slope for the first token
     to 1 + pooling_slope for the last, because LLN gives more weight to the beginning. The file and
     the command line call it "rise"."""
+
+    chunk_context: Context = "balanced"
+    """The context of chunks for which a caller says none. It changes no other vector, so `sha256`
+    does not depend on it."""
 
     # What training may add.
     query_map: Tensor | None = None  # [L, H, D, D]
@@ -109,7 +113,12 @@ def read_calibration(path: Path, weights_sha256: str) -> Calibration:
         if name.startswith(_ADAPTED)
     }
     numbers: dict[str, Any] = {**tensors, **_read_settings(path, metadata.get("settings", ""))}
-    calibration = Calibration(**numbers, adapted=adapted, weights_sha256=made_for)
+    calibration = Calibration(
+        **numbers,
+        chunk_context=_read_context(path, metadata),
+        adapted=adapted,
+        weights_sha256=made_for,
+    )
     _check(path, calibration)
     return calibration
 
@@ -122,6 +131,8 @@ def write_calibration(path: Path, calibration: Calibration) -> None:
         "weights_sha256": calibration.weights_sha256,
         "settings": _settings(calibration),
     }
+    if calibration.chunk_context != "balanced":
+        metadata["chunk_context"] = calibration.chunk_context
     # Written here, because a file written by the library is readable by its owner only, and a
     # model made by one user may be served by another.
     path.write_bytes(save(tensors, metadata=metadata))
@@ -158,6 +169,14 @@ def _read_settings(path: Path, written: str) -> dict[str, Any]:
         raise _invalid(path, str(error)) from error
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise _invalid(path, f"its settings are {written!r}") from error
+
+
+def _read_context(path: Path, metadata: Mapping[str, str]) -> Context:
+    written = metadata.get("chunk_context", "balanced")
+    for known in OWN_CONTEXTS:
+        if written == known:
+            return known
+    raise _invalid(path, f"its chunk_context is {written!r}, not one of {', '.join(OWN_CONTEXTS)}")
 
 
 def check_pooling_slope(slope: float) -> float:

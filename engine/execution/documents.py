@@ -16,6 +16,7 @@ from engine.text.chunking import (
     check_chunking,
     chunk_spans,
     needs_content,
+    settled,
     shares_of,
 )
 from engine.text.encoded import Encoded
@@ -100,6 +101,7 @@ class DocumentReader:
     ) -> None:
         if plan is not None:
             check_chunking(plan)
+            plan = settled(plan, model.info.chunk_context)
         if title is not None:
             check_title(title, plan)
         prompt = prompt_of(options, model)

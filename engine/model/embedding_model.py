@@ -184,6 +184,7 @@ def _assemble(
         device=str(weights.words.device),
         dtype=parts.dtype,
         int8_range=usual_range(weights.width),
+        chunk_context=calibration.chunk_context if calibration and uses_calibration else "balanced",
     )
     return EmbeddingModel(
         info=info,

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple, get_args
 
 from engine.errors import InvalidInput, shown
@@ -84,10 +85,12 @@ _NO_TEXT = Source()
 
 def check_chunking(plan: Chunking) -> None:
     """Rejects plans that are invalid for every text."""
-    check_context(plan.context, "chunking.context")
-    shares = shares_of(plan)
-    _check_size("opening", shares.opening, least=0, most=MOST_OPENING)
-    _check_size("alone", shares.alone, least=0, most=1)
+    if plan.context is not None:
+        check_context(plan.context, "chunking.context")
+    if plan.opening is not None:
+        _check_size("opening", plan.opening, least=0, most=MOST_OPENING)
+    if plan.alone is not None:
+        _check_size("alone", plan.alone, least=0, most=1)
     if isinstance(plan, ChunkPlan):
         _check_size("tokens", plan.tokens, least=1)
         _check_size("overlap", plan.overlap, least=0, most=plan.tokens - 1)
@@ -114,8 +117,14 @@ def check_context(context: str, param: str) -> None:
         )
 
 
+def settled(plan: Chunking, own: Context) -> Chunking:
+    """The plan with the model's own context, unless it states one."""
+    return replace(plan, context=own) if plan.context is None else plan
+
+
 def shares_of(plan: Chunking) -> Shares:
-    """The shares of the plan's context, unless the plan states its own."""
+    """The shares of a settled plan's context, unless the plan states its own."""
+    assert plan.context is not None, "the plan is settled"
     shares = SHARES[plan.context]
     return Shares(
         alone=shares.alone if plan.alone is None else plan.alone,

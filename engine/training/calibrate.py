@@ -25,7 +25,7 @@ from engine.model.encoder import Encoder
 from engine.model.pooling import pool, whole_texts
 from engine.training.encode import pooling_of
 from engine.training.token_corpus import TokenRange
-from engine.types import Ids, PositionScheme
+from engine.types import Context, Ids, PositionScheme
 from kernels.attention import (
     PackedSequences,
     block_diagonal_attention,
@@ -53,6 +53,9 @@ class CalibrationPlan:
 
     pooling_slope: float = 0.0
     """How much more the last token of a long text counts in its vector than the average token."""
+
+    chunk_context: Context = "balanced"
+    """The context of chunks for which a caller says none."""
 
     num_sinks: tuple[int, int] = (1, 1)
     sample_tokens: int = 512
@@ -162,6 +165,7 @@ def calibrate(
         block_size=plan.block_size,
         long_block=plan.long_block,
         pooling_slope=plan.pooling_slope,
+        chunk_context=plan.chunk_context,
     )
 
 

@@ -15,6 +15,7 @@ from engine.training.calibrate import CalibrationPlan, calibrate, check_pools_by
 from engine.training.data import DATA_FILE, documents_in, no_text
 from engine.training.encode import teacher_window, vectors_of, window_means
 from engine.training.model_folder import publish, read_record, workplace, write_record
+from engine.types import Context
 
 _COPIED = (".json", ".txt", ".safetensors", ".model", ".md")
 _WORKPLACE = ".unfinished"
@@ -65,20 +66,26 @@ def adapt_model(
     )
 
 
-def with_pooling_slope(
+def with_settings(
     model: str,
     out: Path,
-    pooling_slope: float,
     *,
+    pooling_slope: float | None = None,
+    chunk_context: Context | None = None,
     config: EngineConfig = EngineConfig(),  # noqa: B008 - frozen
 ) -> Path:
-    """Write an adapted model with another pooling slope, and otherwise unchanged."""
+    """Write an adapted model with another pooling slope or another context of its own, and
+    otherwise unchanged."""
     known, calibration = load_adapted(model, config)
-    check_pools_by_mean(known, pooling_slope)
+    if pooling_slope is not None:
+        check_pools_by_mean(known, pooling_slope)
+        calibration = replace(calibration, pooling_slope=pooling_slope)
+    if chunk_context is not None:
+        calibration = replace(calibration, chunk_context=chunk_context)
     with workplace(out, _WORKPLACE) as place:
         built = place / _BUILT_FOLDER
         copy_model(known.checkpoint.folder, built)
-        write_calibration(built / FILE_NAME, replace(calibration, pooling_slope=pooling_slope))
+        write_calibration(built / FILE_NAME, calibration)
         if record := read_record(known):
             write_record(built, record)
         publish(built, out)

@@ -94,7 +94,9 @@ def distill_model(
         trainer.run(progress)
         built = folder / _BUILT_FOLDER
         copy_model(run.teacher.checkpoint.folder, built)
-        write_calibration(built / FILE_NAME, student.calibration(plan.strength))
+        learned = student.calibration(plan.strength)
+        context = plan.training.taught_context or learned.chunk_context
+        write_calibration(built / FILE_NAME, replace(learned, chunk_context=context))
         for name in (METRICS_FILE, ATTENTION_FILE):
             shutil.copyfile(folder / name, built / name)
         write_record(built, record)

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from engine.errors import InvalidInput, shown, unknown_name
 from engine.training.losses import LossWeights
 from engine.training.student import Part
-from engine.types import Precision
+from engine.types import Context, Precision
 
 StageKind: TypeAlias = Literal["attention", "states", "contrast", "pairs", "chunks", "questions"]
 
@@ -210,6 +210,12 @@ class TrainingPlan:
 
     def trains(self, part: Part) -> bool:
         return any(stage.rates.get(part) for stage in self.stages)
+
+    @property
+    def taught_context(self) -> Context | None:
+        """The context in which chunks have learned to be found, if a stage taught them that."""
+        asks = any(stage.kind == "questions" and not stage.linked for stage in self.stages)
+        return "one_pass" if asks else None
 
     @property
     def num_steps(self) -> int:

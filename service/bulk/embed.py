@@ -8,8 +8,8 @@ from time import monotonic
 
 from engine.async_engine import AsyncEngine
 from engine.errors import InsufficientMemory, InvalidInput, LLNError, shown
-from engine.text.chunking import shares_of
-from engine.types import ModelInfo, Span, Vector
+from engine.text.chunking import settled, shares_of
+from engine.types import Chunking, ModelInfo, Span, Vector
 from service.bulk import parts
 from service.bulk.pieces import Piece, Stretch, embedded_piece
 from service.bulk.rows import (
@@ -76,6 +76,10 @@ def piece_cost_of(num_at_once: int) -> int:
     return max(_LEAST_PIECE_TOKENS, parts.PART_TOKENS // (8 * num_at_once))
 
 
+def _uses_title(chunking: Chunking, model: ModelInfo) -> bool:
+    return shares_of(settled(chunking, model.chunk_context)).opening > 0
+
+
 def _weight(row: InputRow) -> int:
     return _ROW_WEIGHT + (len(row.text) if isinstance(row, TextRow) else 0)
 
@@ -97,7 +101,7 @@ async def embed_row(row: InputRow, engine: AsyncEngine, how: RowOptions) -> Embe
                 row.text,
                 model=how.model,
                 chunks=how.chunking,
-                title=row.title if shares_of(how.chunking).opening else None,
+                title=row.title if _uses_title(how.chunking, engine.resolve(how.model)) else None,
                 options=how.options,
             )
             document = await patiently(read)

@@ -17,11 +17,12 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
 
-from engine.errors import InvalidInput
+from engine.errors import InvalidInput, shown
 from engine.execution.input_checks import check_dimensions
 from engine.model.quantized import check_output_dtype, quantize
 from engine.platform.files import sync
-from engine.types import ModelInfo, OutputDtype
+from engine.text.chunking import SHARES, titled_contexts
+from engine.types import Context, ModelInfo, OutputDtype
 from service.bulk.fields import Fields
 from service.bulk.output import (
     check_kept,
@@ -49,7 +50,7 @@ _VERSION = 3
 _CLAIM = "job.json"
 """Says whose the unfinished work is that lies beside it."""
 
-_OF_THE_MODEL = ("revision", "calibration", "dtype")
+_OF_THE_MODEL = ("revision", "calibration", "dtype", "chunk_context")
 """What decides vectors, besides the model's name."""
 
 _log = logging.getLogger(__name__)
@@ -114,6 +115,7 @@ async def run_job(
         info = embedder.model
         check_dimensions(job.how.options.dimensions, info)  # every row would be a bad one
         check_output_dtype(job.dtype, job.how.options, info)
+        _check_titles_are_used(job, info.chunk_context)
         _claim(work, job, {name: getattr(info, name) for name in _OF_THE_MODEL})
         dim = job.how.options.dimensions or info.dim
         parts = Parts(work, dim)
@@ -132,6 +134,7 @@ def prepare(job: BulkJob) -> Path:
     """The folder of a job's unfinished work, if the job may write its output."""
     check_output(job.out)
     check_kept(job.fields.keep)
+    _check_titles_are_used(job)
     work = _work_folder(job.out)
     outputs = outputs_of(job.out)
     check_places(outputs, job.bad)
@@ -145,6 +148,23 @@ def prepare(job: BulkJob) -> Path:
     work.mkdir(parents=True, exist_ok=True)
     job.bad.parent.mkdir(parents=True, exist_ok=True)
     return work
+
+
+def _check_titles_are_used(job: BulkJob, own: Context | None = None) -> None:
+    """Refuses a field of titles that no vector would use. What the model's own context is may not
+    be known yet."""
+    chunking = job.how.chunking
+    context = own if chunking is None else chunking.context or own
+    if job.fields.title is None or context is None or SHARES[context].opening:
+        return
+    raise InvalidInput(
+        f"context {context} uses no title, so the field {shown(job.fields.title)} has no effect; "
+        f"contexts that use titles: {titled_contexts()}",
+        code="unused_title",
+        param="title_field",
+        limit=titled_contexts(),
+        actual=context,
+    )
 
 
 def own_files(out: Path, bad: Path) -> list[Path]:

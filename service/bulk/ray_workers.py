@@ -275,7 +275,7 @@ async def _started(worker: _Worker) -> WorkerInfo:
 def _check_alike(infos: Sequence[WorkerInfo]) -> None:
     first = infos[0]
     for other in infos[1:]:
-        for name in ("revision", "calibration", "dtype", "device"):
+        for name in ("revision", "calibration", "dtype", "chunk_context", "device"):
             values = getattr(first.model, name), getattr(other.model, name)
             if name == "device":
                 values = values[0].partition(":")[0], values[1].partition(":")[0]

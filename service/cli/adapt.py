@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from engine.errors import InvalidInput
 from service.cli.adapt_options import (
     CALIBRATION_OPTIONS,
+    SETTINGS,
     add_calibration_options,
     add_training_options,
     check_options,
@@ -44,7 +45,7 @@ def _adapt(chosen: Chosen) -> None:
     if chosen.train:
         _train(chosen, plan)
     elif chosen.further:
-        _change_pooling_slope(chosen, plan.pooling_slope)
+        _change_settings(chosen)
     else:
         _calibrate(chosen, plan)
 
@@ -78,15 +79,18 @@ def _calibrate(chosen: Chosen, plan: CalibrationPlan) -> None:
     )
 
 
-def _change_pooling_slope(chosen: Chosen, pooling_slope: float) -> None:
-    from engine.training.convert import with_pooling_slope
+def _change_settings(chosen: Chosen) -> None:
+    from engine.training.convert import with_settings
 
     config = load_settings().engine
-    made = with_pooling_slope(chosen.model, chosen.out, pooling_slope, config=config)
+    changed = {name: CALIBRATION_OPTIONS[name] for name in SETTINGS}
+    made = with_settings(chosen.model, chosen.out, **_given(chosen, changed), config=config)
     if chosen.json:
         print_json({"folder": str(made)})
-    else:
-        print(f"{made}: {chosen.model} with a rise of {pooling_slope:g}")
+        return
+    values = {name: getattr(chosen, name) for name in SETTINGS}
+    given = [f"--{name.replace('_', '-')} {one}" for name, one in values.items() if one is not None]
+    print(f"{made}: {chosen.model} with {' '.join(given)}")
 
 
 def _train(chosen: Chosen, calibration: CalibrationPlan) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from engine.errors import InvalidInput
-from engine.types import PositionScheme, Precision
+from engine.types import OWN_CONTEXTS, PositionScheme, Precision
 from service.cli.common import Chosen
 
 if TYPE_CHECKING:
@@ -18,10 +18,14 @@ CALIBRATION_OPTIONS = {
     "block_size": "block_size",
     "long_block": "long_block",
     "rise": "pooling_slope",
+    "chunk_context": "chunk_context",
     "positions": "positions",
     "samples": "num_samples",
 }
 """Options of calibration, and the plan's names for them."""
+
+SETTINGS = ("rise", "chunk_context")
+"""Those that can be changed in a model that was adapted before."""
 
 _TRAINING_OPTIONS = ("recipe", "seed", "precision", "strength", "further", "control")
 """Options that only training reads."""
@@ -64,6 +68,12 @@ def add_calibration_options(command: argparse.ArgumentParser) -> None:
         "token, and how much less the first, 0 to 1. It compensates LLN's preference for the "
         "beginning of a text (default: 0; for models that pool by the mean)",
     )
+    command.add_argument(
+        "--chunk-context",
+        choices=OWN_CONTEXTS,
+        help="what chunks take from their document if a request says nothing of it "
+        "(default: balanced)",
+    )
     command.add_argument("--samples", type=int, help="windows of text to measure on (default: 32)")
 
 
@@ -105,7 +115,7 @@ def add_training_options(command: argparse.ArgumentParser) -> None:
         "--further",
         action="store_true",
         help="continue from what an adapted model has learned, and calibrate nothing; with "
-        "--rise and without --train, change only the rise",
+        "--rise or --chunk-context and without --train, change only these",
     )
     group.add_argument("--control", action="store_true", help="train without LLN, as a comparison")
 
@@ -126,8 +136,10 @@ def check_options(chosen: Chosen) -> None:
         _check_further(chosen)
     values = {f"--{name}": getattr(chosen, name) for name in _TRAINING_OPTIONS}
     given = [option for option, value in values.items() if value is not None and value is not False]
-    changes_pooling_slope = given == ["--further"] and chosen.rise is not None
-    if given and not chosen.train and not changes_pooling_slope:
+    changes_settings = given == ["--further"] and any(
+        getattr(chosen, option) is not None for option in SETTINGS
+    )
+    if given and not chosen.train and not changes_settings:
         need = "needs" if len(given) == 1 else "need"
         raise InvalidInput(f"{' and '.join(given)} {need} data: --train DATA", param="train")
     if chosen.text and chosen.train:
@@ -160,10 +172,12 @@ def _check_numbers(chosen: Chosen) -> None:
 
 
 def _check_further(chosen: Chosen) -> None:
-    """Training continues with the model's own calibration. Only --rise may be given, and only
-    without --train."""
+    """Training continues with the model's own calibration. Only what can be changed by itself may
+    be given, and only without --train."""
     given = [option for option in CALIBRATION_OPTIONS if getattr(chosen, option) is not None]
-    if given and (given != ["rise"] or chosen.train):
+    if not chosen.train:
+        given = [option for option in given if option not in SETTINGS]
+    if given:
         option = f"--{given[0].replace('_', '-')}"
         raise InvalidInput(
             f"{option} cannot be combined with --further, which keeps the model's own",

@@ -75,7 +75,7 @@ def _add_job_options(command: argparse.ArgumentParser) -> None:
     bulk.add_argument(
         "--context",
         choices=get_args(Context),
-        help="what a chunk takes from its document (balanced)",
+        help="what a chunk takes from its document (as the model says)",
     )
     bulk.add_argument(
         "--output-dtype",
@@ -237,15 +237,8 @@ def _chunking(chosen: Chosen) -> Chunking | None:
             if getattr(chosen, name) is not None:
                 raise InvalidInput(f"--{name.replace('_', '-')} needs --chunks")
         return None
-    from engine.text.chunking import SHARES, titled_contexts
-
     tokens = chosen.chunk_tokens or 256
-    context: Context = chosen.context or "balanced"
-    if chosen.title_field is not None and not SHARES[context].opening:
-        raise InvalidInput(
-            f"--context {context} uses no title, so --title-field has no effect; "
-            f"contexts that use titles: {titled_contexts()}"
-        )
+    context: Context | None = chosen.context
     if chosen.chunks == "fixed":
         return ChunkPlan(tokens=tokens, context=context)
     if chosen.chunks == "sentences":

@@ -73,6 +73,7 @@ def model_message(info: ModelInfo) -> pb.Model:
         device=info.device,
         dtype=info.dtype,
         int8_range=info.int8_range,
+        chunk_context=info.chunk_context,
     )
 
 

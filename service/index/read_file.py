@@ -5,14 +5,13 @@ from __future__ import annotations
 from engine.async_engine import AsyncEngine
 from engine.errors import InvalidInput
 from engine.living_types import LivingChunk, LivingEmbedding, RecordPrecision
-from engine.types import Context, DocumentEmbedding, HeadingPlan
+from engine.types import DocumentEmbedding, HeadingPlan
 from service.index.rows import IndexedFile
+from service.index.schema import Recipe
 from service.index.store import FileState, IndexStore
 from service.readers.extracted import Extracted
 
-CONTEXT: Context = "balanced"
 CHUNK_TOKENS = 256
-PLAN = HeadingPlan(max_tokens=CHUNK_TOKENS, context=CONTEXT)
 
 LEAST_CHARACTERS = 8_192
 """Shorter texts have one segment or two: there is next to nothing to be spared, and short texts
@@ -29,18 +28,19 @@ class FileReader:
         self._store = store
         self._engine = engine
         self._max_staleness = max_staleness
+        self._plan = plan_of(store.recipe)
 
     async def read(self, extracted: Extracted, before: FileState | None) -> DocumentEmbedding:
         """The document, updated from its record if the index has one."""
         text, title = extracted.text, extracted.title
         if not self._store.recipe.records or len(text) < LEAST_CHARACTERS:
-            return await self._engine.embed_document(text, chunks=PLAN, title=title)
+            return await self._engine.embed_document(text, chunks=self._plan, title=title)
         record = None if before is None else self._store.record(before)
         if record is not None:
             try:
                 return await self._engine.update_document(
                     *(record, text),
-                    chunks=PLAN,
+                    chunks=self._plan,
                     title=title or "",  # not the record's, if the file has none any more
                     max_staleness=self._max_staleness,
                 )
@@ -49,8 +49,13 @@ class FileReader:
                 if error.param != "record":
                     raise
         return await self._engine.embed_living_document(
-            text, chunks=PLAN, title=title, precision=PRECISION
+            text, chunks=self._plan, title=title, precision=PRECISION
         )
+
+
+def plan_of(recipe: Recipe) -> HeadingPlan:
+    """How the texts of an index are cut into passages."""
+    return HeadingPlan(max_tokens=recipe.chunk_tokens, context=recipe.context)
 
 
 def record_of(embedded: DocumentEmbedding) -> bytes | None:

@@ -6,6 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Self
 
+from engine.types import Context
+
 VERSION = 2
 """The version of the tables. An index of another version is rebuilt."""
 
@@ -66,7 +68,7 @@ class Recipe:
     revision: str
     calibration: str | None
     dim: int
-    context: str
+    context: Context
     chunk_tokens: int
     records: bool = False
     """Whether long documents are read in segments and updated from their records."""

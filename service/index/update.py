@@ -16,7 +16,6 @@ from service.in_order import in_order
 from service.index.drafts import Draft, Gone, Problem, Same, Text, drafts_of, unread
 from service.index.read_file import (
     CHUNK_TOKENS,
-    CONTEXT,
     FileReader,
     previous_of,
     record_of,
@@ -90,7 +89,7 @@ def recipe_for(folder: Path, engine: AsyncEngine, model: str, *, records: bool =
         revision=info.revision,
         calibration=info.calibration,
         dim=info.dim,
-        context=CONTEXT,
+        context=info.chunk_context,
         chunk_tokens=CHUNK_TOKENS,
         records=records,
         dtype=info.dtype,

@@ -70,7 +70,8 @@ class ChunkingFields(BaseModel):
     )
     context: ContextName | None = Field(
         default=None,
-        description="late: the late chunk. alone: the passage alone. balanced (the default): half "
+        description="Default: the model's own, chunk_context in /v1/models. "
+        "late: the late chunk. alone: the passage alone. balanced: half "
         "of each and a share of the opening. title: with the opening at weight 1. opening: the "
         "passage alone and that share of the opening. one_pass: the late chunk and a share of the "
         "opening, so that nothing is read twice. linked: as opening, but passages know of each "

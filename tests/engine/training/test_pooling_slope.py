@@ -18,7 +18,7 @@ from engine.execution.model_runner import TiledRun, run_batch
 from engine.model.embedding_model import EmbeddingModel, load_model
 from engine.model.pooling import PooledSpan, pool
 from engine.training.calibrate import CalibrationPlan
-from engine.training.convert import adapt_model, with_pooling_slope
+from engine.training.convert import adapt_model, with_settings
 from engine.training.encode import read_whole, unit, vectors_of
 from engine.training.model_folder import read_record, write_record
 from engine.training.student import Student, StudentPlan
@@ -151,14 +151,14 @@ def test_changing_the_slope_changes_nothing_else(
 ) -> None:
     folder, config = str(write_checkpoint("bert")), EngineConfig(device="cpu")
     with pytest.raises(InvalidInput, match="never adapted"):
-        with_pooling_slope(folder, tmp_path / "none", 0.5, config=config)
+        with_settings(folder, tmp_path / "none", pooling_slope=0.5, config=config)
     plan = CalibrationPlan(block_size=16, sample_tokens=64, num_samples=2)
     texts = ["the quick brown fox jumps over the lazy dog " * 40]
     first = adapt_model(folder, tmp_path / "first", texts, plan, config=config).folder
     record = {"sources": {"some": {"trained_on": "this", "held_out": "that"}}}
     write_record(first, record)
     second = load_model(
-        str(with_pooling_slope(str(first), tmp_path / "second", 0.5)), config=config
+        str(with_settings(str(first), tmp_path / "second", pooling_slope=0.5)), config=config
     )
     before = load_model(str(first), config=config)
     assert read_record(second) == record

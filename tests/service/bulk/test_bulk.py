@@ -262,7 +262,7 @@ def test_what_is_refused(corpus: Path, model: str, run: Run, tmp_path: Path) -> 
     assert "unknown format of the output ''" in run(*source, "--out", ".")
     assert "names no file" in run("--from", tmp_path / "none*.txt", "--out", out)
     assert "--context needs --chunks" in run(*source, "--out", out, "--context", "late")
-    assert "--context alone uses no title, so --title-field has no effect" in run(
+    assert "context alone uses no title, so the field t has no effect" in run(
         *(*source, "--out", out, "--chunks", "fixed", "--title-field", "t", "--context", "alone")
     )
     assert "has a tokens of its own" in run(*source, "--out", out, "--keep", "tokens")

@@ -30,6 +30,7 @@ class ModelAnswer(Answer):
     device: str
     dtype: str
     int8_range: float
+    chunk_context: str
     aliases: list[str]
 
 

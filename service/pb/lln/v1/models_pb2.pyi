@@ -23,7 +23,7 @@ class GetModelRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "aliases", "family", "attention", "dim", "num_layers", "num_heads", "max_tokens", "position_table", "pooling", "prompts", "revision", "calibration", "source", "device", "dtype", "int8_range")
+    __slots__ = ("name", "aliases", "family", "attention", "dim", "num_layers", "num_heads", "max_tokens", "position_table", "pooling", "prompts", "revision", "calibration", "source", "device", "dtype", "int8_range", "chunk_context")
     class PromptsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +48,7 @@ class Model(_message.Message):
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     INT8_RANGE_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_CONTEXT_FIELD_NUMBER: _ClassVar[int]
     name: str
     aliases: _containers.RepeatedScalarFieldContainer[str]
     family: str
@@ -65,7 +66,8 @@ class Model(_message.Message):
     device: str
     dtype: str
     int8_range: float
-    def __init__(self, name: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., family: _Optional[str] = ..., attention: _Optional[_Iterable[str]] = ..., dim: _Optional[int] = ..., num_layers: _Optional[int] = ..., num_heads: _Optional[int] = ..., max_tokens: _Optional[int] = ..., position_table: _Optional[int] = ..., pooling: _Optional[str] = ..., prompts: _Optional[_Mapping[str, str]] = ..., revision: _Optional[str] = ..., calibration: _Optional[str] = ..., source: _Optional[str] = ..., device: _Optional[str] = ..., dtype: _Optional[str] = ..., int8_range: _Optional[float] = ...) -> None: ...
+    chunk_context: str
+    def __init__(self, name: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., family: _Optional[str] = ..., attention: _Optional[_Iterable[str]] = ..., dim: _Optional[int] = ..., num_layers: _Optional[int] = ..., num_heads: _Optional[int] = ..., max_tokens: _Optional[int] = ..., position_table: _Optional[int] = ..., pooling: _Optional[str] = ..., prompts: _Optional[_Mapping[str, str]] = ..., revision: _Optional[str] = ..., calibration: _Optional[str] = ..., source: _Optional[str] = ..., device: _Optional[str] = ..., dtype: _Optional[str] = ..., int8_range: _Optional[float] = ..., chunk_context: _Optional[str] = ...) -> None: ...
 
 class TokenizeRequest(_message.Message):
     __slots__ = ("model", "text")
