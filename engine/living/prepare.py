@@ -15,7 +15,7 @@ from engine.living.segmented_text import SegmentedText, segmented_text
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.tiled_pass import block_size, can_tile
 from engine.steps import Steps
-from engine.text.chunking import NO_SHARES, SHARES, Shares, check_chunking, settled, shares_of
+from engine.text.chunking import NO_SHARES, SHARES, Shares, shares_of
 from engine.text.headings.sections import detect_format
 from engine.text.titles import NO_TITLES, Titles, titles_of
 from engine.text.truncation import never_truncated, too_long
@@ -59,10 +59,8 @@ def prepare_living_steps(
     read_again: Container[int] = (),
 ) -> Steps[LivingDocument]:
     """Reads the text as far as the record does not know it. `read_again` are segments of the
-    document as it is now that are read although they are known."""
+    document as it is now that are read although they are known. The chunking is settled."""
     check_living(text, model, options, chunking)
-    if chunking is not None:
-        chunking = settled(chunking, model.info.chunk_context)
     cut_by = _with_format(chunking, text)
     heading_format = cut_by.format if isinstance(cut_by, HeadingPlan) else None
     if record is not None and not _is_of(record, options, chunking, heading_format):
@@ -123,8 +121,7 @@ def check_living(
             actual="spans",
         )
     if chunking is not None:
-        check_chunking(chunking)
-        _check_not_linked(settled(chunking, model.info.chunk_context))
+        _check_not_linked(chunking)
 
 
 def _check_not_linked(chunking: Chunking) -> None:

@@ -13,6 +13,7 @@ from engine.living.update import ReadVectors, Work, answer_of, record_of, stalen
 from engine.living_types import LivingEmbedding, RecordPrecision
 from engine.model.embedding_model import EmbeddingModel
 from engine.steps import Steps
+from engine.text.chunking import check_chunking, settled
 from engine.types import Chunking, EmbedOptions
 
 EVERY_SEGMENT = range(1 << 62)
@@ -39,6 +40,9 @@ class Rounds:
         folded: bool = False,
     ) -> None:
         check_staleness(max_staleness, exact)
+        if chunking is not None:
+            check_chunking(chunking)
+            chunking = settled(chunking, model.info.chunk_context)
         # A record keeps its title also while its chunks do not use it.
         if title is not None and (record is None or title != record.titles.told):
             check_title(title, chunking)

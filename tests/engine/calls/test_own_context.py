@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pytest
@@ -76,6 +76,13 @@ def test_a_record_keeps_the_context_that_was_used(engine: Engine) -> None:
         assert updated.segments_read < updated.segments
     afresh = engine.update_document(first.record, longer, chunks=plan_of("late"))
     assert afresh.segments_read == afresh.segments
+
+
+def test_an_unknown_context_is_named_before_its_title_is_looked_at(engine: Engine) -> None:
+    wrong = plan_of(cast("Context", "nope"))
+    for record in (False, True):
+        with pytest.raises(InvalidInput, match="context must be one of .*, got 'nope'"):
+            engine.embed_document(TEXT, chunks=wrong, title="the fox", record=record)
 
 
 def test_given_chunks_are_read_in_it_too(engine: Engine) -> None:

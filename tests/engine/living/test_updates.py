@@ -15,7 +15,7 @@ from engine.living.staleness import UNSEEN
 from engine.living.update import staleness_of
 from engine.living_types import LivingEmbedding
 from engine.model.embedding_model import load_model
-from engine.text.chunking import plan_chunks, shares_of
+from engine.text.chunking import SHARES, plan_chunks
 from engine.text.segments import MOST_TOKENS, segment_at
 from engine.text.titles import title_span
 from engine.types import (
@@ -252,7 +252,7 @@ def test_a_title_beyond_the_first_segment_is_not_used(engine: Engine) -> None:
     title = title_span(text)
     assert title is not None
     assert text[slice(*title)] == "seven wizards"
-    words = replace(CHUNKS, opening=shares_of(CHUNKS).opening)
+    words = replace(CHUNKS, opening=SHARES["balanced"].opening)
     record = engine.embed_document(text, chunks=CHUNKS, record=True)
     assert_same(record, engine.embed_document(text, chunks=words, record=True))
     assert engine.update_document(record.record, text).tokens_read == 0
