@@ -31,6 +31,7 @@ def test_models_in_openais_shape_and_ours(http: httpx.Client) -> None:
         assert isinstance(model["created"], int)
         assert (model["family"], model["dim"], model["num_layers"]) == ("bert", 384, 6)
         assert len(model["attention"]) == 6
+        assert model["chunk_context"] == "balanced"
         assert re.fullmatch(r"[0-9a-f]{64}", model["revision"])
     assert models[PUBLISHED]["owned_by"] == "sentence-transformers"
     assert set(models[PUBLISHED]["attention"]) == {"softmax"}
