@@ -11,6 +11,7 @@ import orjson
 
 from engine.text.titles import is_visible
 from service.bulk.rows import BadRow, InputRow, TextRow
+from service.given_values import named
 
 EXACT = 2**53
 """Floats hold every whole number up to this."""
@@ -72,12 +73,12 @@ def _problem(found: Mapping[str, Any], text: object, fields: Fields) -> tuple[st
     if text is None:
         return "null_text", f"{fields.text!r} is null"
     if not isinstance(text, str):
-        return "not_a_text", f"{fields.text!r} must be a text, got {type(text).__name__}"
+        return "not_a_text", f"{fields.text!r} must be a text, got {named(text)}"
     if not text.strip():
         return "empty_text", f"{fields.text!r} is empty"
     title = found.get(fields.title) if fields.title else None
     if title is not None and not isinstance(title, str):
-        return "not_a_text", f"{fields.title!r} must be a text, got {type(title).__name__}"
+        return "not_a_text", f"{fields.title!r} must be a text, got {named(title)}"
     for name in fields.all:
         if _is_broken(found.get(name)):
             return "not_utf8", f"{name!r} is not text in UTF-8"

@@ -19,6 +19,7 @@ from service.bulk.fields import Fields, row_of
 from service.bulk.remote import path_of
 from service.bulk.rows import BadRow, InputRow, TextRow
 from service.bulk.sources import Source, total_bytes
+from service.given_values import named
 from service.readers.extra import need
 from service.readers.extracted import Unreadable
 from service.readers.files import MAX_FILE_BYTES, check_size, read_bytes, read_content, why_unread
@@ -147,7 +148,7 @@ def _json_row(line: str, name: str, fields: Fields, size: int) -> InputRow:
     if isinstance(found, str):
         found = {fields.text: found}
     if not isinstance(found, dict):
-        reason = f"a row must be an object or a text, got {type(found).__name__}"
+        reason = f"a row must be an object or a text, got {named(found)}"
         return BadRow(id=name, code="invalid_row", reason=reason, num_bytes=size)
     return row_of(found, name, fields, size)
 

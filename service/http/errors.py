@@ -24,7 +24,7 @@ from service.errors import (
     error_fields,
     row_for,
 )
-from service.http.given_values import actual_of, named
+from service.given_values import actual_of, named
 from service.http.json_response import json_response
 from service.repeated_fields import path_of
 

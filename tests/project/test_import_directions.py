@@ -56,6 +56,7 @@ BELOW_THE_PROTOCOLS = {
             "edits",
             "errors",
             "fairness",
+            "given_values",
             "logs",
         ),
         *("bulk", "files", "in_order", "index", "large_json", "locks", "metrics", "patience"),
@@ -120,8 +121,9 @@ ALLOWED = {
     "service.tokens": set[str](),
     "service.readers": {"service.errors"},
     "service.bulk": {
-        *("service.errors", "service.files", "service.in_order", "service.locks"),
-        *("service.patience", "service.readers", "service.repeated_fields", "service.version"),
+        *("service.errors", "service.files", "service.given_values", "service.in_order"),
+        *("service.locks", "service.patience", "service.readers", "service.repeated_fields"),
+        "service.version",
     },
     "service.index": {
         *("service.errors", "service.in_order", "service.locks", "service.patience"),
@@ -157,6 +159,7 @@ ALLOWED = {
 ALONE = {"kernels", "service", "service.addresses", "service.client", "service.deadlines"}
 ALONE |= {
     "service.files",
+    "service.given_values",
     "service.in_order",
     "service.locks",
     "service.patience",

@@ -11,6 +11,7 @@ from pydantic import Field, WithJsonSchema
 from engine.errors import InvalidInput
 from engine.types import DocumentChunks, EmbedOptions, TextInput
 from service.errors import report_names
+from service.given_values import wrong_type
 from service.http.dialects import jina_segment
 from service.http.dialects.call import Call, DialectCall, Embedded
 from service.http.dialects.dialect import Claim, Dialect
@@ -25,7 +26,6 @@ from service.http.dialects.refusals import (
     refuse_given,
 )
 from service.http.dialects.shapes import with_detail
-from service.http.given_values import wrong_type
 from service.http.json_response import (
     EncodingFormat,
     VectorForm,

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from engine.errors import InvalidInput, shown
-from service.http.given_values import json_type
+from service.given_values import json_type
 
 
 def refuse(param: str, value: Any, why: str) -> InvalidInput:

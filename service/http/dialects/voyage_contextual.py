@@ -22,9 +22,9 @@ from engine.types import (
     Vector,
 )
 from service.errors import report_names
+from service.given_values import wrong_type
 from service.http.dependencies import Engine, Record, TimeoutS
 from service.http.dialects.voyage_fields import VectorFields
-from service.http.given_values import wrong_type
 from service.http.json_request import JsonRoute
 from service.http.json_response import VectorForm, dump_list, json_response, server_timing
 from service.http.schemas.fields import AtLeastOne, AtLeastZero

@@ -23,7 +23,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from engine.types import EmbedOptions, OutputDtype, RankScoring, TextInput
-from service.http.given_values import wrong_type
+from service.given_values import wrong_type
 from service.http.json_response import EncodingFormat
 
 _EXACT = 2**53

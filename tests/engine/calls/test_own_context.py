@@ -81,7 +81,7 @@ def test_a_record_keeps_the_context_that_was_used(engine: Engine) -> None:
 def test_an_unknown_context_is_named_before_its_title_is_looked_at(engine: Engine) -> None:
     wrong = plan_of(cast("Context", "nope"))
     for record in (False, True):
-        with pytest.raises(InvalidInput, match="context must be one of .*, got 'nope'"):
+        with pytest.raises(InvalidInput, match=r"context must be one of .*, got 'nope'"):
             engine.embed_document(TEXT, chunks=wrong, title="the fox", record=record)
 
 

@@ -164,6 +164,9 @@ def test_bad_rows_go_to_a_file_of_their_own(model: str, run: Run, tmp_path: Path
         f"{corpus}:9": "invalid_row",
         11: "not_a_text",
     }
+    reasons = {row["id"]: row["reason"] for row in lines(tmp_path / "out.jsonl.bad.jsonl")}
+    assert reasons[7] == "'text' must be a text, got 7"
+    assert reasons[f"{corpus}:9"] == "a row must be an object or a text, got a list"
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".npy", ".parquet"])

@@ -1,4 +1,4 @@
-"""Values of a request, as its errors repeat them."""
+"""Values of a request or a row, as errors about them repeat them."""
 
 from __future__ import annotations
 
