@@ -207,7 +207,7 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             for name in names:
                 if name not in known and not name.startswith(_ADAPTED):
                     raise _invalid(path, f"it has an unknown tensor {name}")
-            return {name: _widened(name, file.get_tensor(name)) for name in names}, (
+            return {name: _copied(name, file.get_tensor(name)) for name in names}, (
                 file.metadata() or {}
             )
     except (SafetensorError, OSError) as error:
@@ -238,9 +238,13 @@ def _check_trained(path: Path, calibration: Calibration) -> None:
             raise _invalid(path, f"{name} is {tuple(tensor.shape)}, expected {shape}")
 
 
-def _widened(name: str, tensor: Tensor) -> Tensor:
-    """Converts to float32, except adapted tensors, which keep their stored half precision."""
-    return tensor if name.startswith(_ADAPTED) else tensor.float()
+def _copied(name: str, tensor: Tensor) -> Tensor:
+    """In float32, except adapted tensors, which keep their stored half precision.
+
+    A copy, because the library maps the file into memory: if someone writes over it, the numbers of
+    a model that is being served would change."""
+    dtype = tensor.dtype if name.startswith(_ADAPTED) else torch.float32
+    return tensor.to(dtype, copy=True)
 
 
 def _invalid(path: Path, why: str) -> CheckpointError:
