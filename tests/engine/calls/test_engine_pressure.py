@@ -93,7 +93,7 @@ def test_a_call_that_waits_for_room_is_tokenised_once(
         assert len(await asyncio.gather(*calls, *states)) == 25
         # One runs, one waits, and there is no room for a third in time.
         long_ones = [
-            asyncio.create_task(engine.embed([long_text[:20_000]], wait_for_room=True))
+            asyncio.create_task(engine.embed([long_text[:10_000]], wait_for_room=True))
             for _ in range(2)
         ]
         await asyncio.sleep(0.1)
@@ -176,7 +176,7 @@ def test_the_first_stop_is_the_one_that_counts(
 
     async def work(engine: AsyncEngine) -> tuple[AsyncEngine, float]:
         num_before = tally.num_accepted
-        busy = asyncio.create_task(engine.embed([long_text[:20_000]]))
+        busy = asyncio.create_task(engine.embed([long_text[:8_000]]))
         while tally.num_accepted == num_before:
             await asyncio.sleep(0.01)
         await engine.stop(Deadline(0.05))
