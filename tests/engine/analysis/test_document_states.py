@@ -27,7 +27,7 @@ from engine.model.embedding_model import EmbeddingModel
 from engine.model.tiled_pass import kept_bytes
 from engine.steps import Answer, Steps, advance, finish
 
-LONG = "The otters live by the river, and the tea is dear. " * 220  # several tiles
+LONG = "The otters live by the river, and the tea is dear. " * 170  # several tiles
 SHORT = "a text of one batch"
 LAST = 5
 
