@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -36,6 +38,18 @@ def ask(http: httpx.Client, context: str, **fields: Any) -> dict[str, Any]:
     return document
 
 
+@pytest.fixture(scope="module")
+def with_vector(server: RunningServer) -> Callable[[str], dict[str, Any]]:
+    """The document with its own vector, which is read once for each context."""
+
+    @cache
+    def read(context: str) -> dict[str, Any]:
+        with httpx.Client(base_url=server.http_url, timeout=60) as http:
+            return ask(http, context)
+
+    return read
+
+
 def check_saved(cost: dict[str, Any], whole: dict[str, Any], context: str) -> None:
     names = ("tokens", "tokens_embedded", "dropped", "tokens_alone")
     assert [cost[name] for name in names] == [whole[name] for name in names]
@@ -44,8 +58,10 @@ def check_saved(cost: dict[str, Any], whole: dict[str, Any], context: str) -> No
 
 
 @pytest.mark.parametrize("context", CONTEXTS)
-def test_the_chunks_are_the_same(http: httpx.Client, context: str) -> None:
-    whole, found = ask(http, context), ask(http, context, vector=False)
+def test_the_chunks_are_the_same(
+    http: httpx.Client, with_vector: Callable[[str], dict[str, Any]], context: str
+) -> None:
+    whole, found = with_vector(context), ask(http, context, vector=False)
     assert list(found) == list(whole)
     assert found["vector"] is None
     assert whole["vector"] is not None
@@ -65,8 +81,10 @@ def test_shares_that_leave_the_document_out_save_its_reading(http: httpx.Client)
 
 @pytest.mark.parametrize("context", CONTEXTS)
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_a_stream(http: httpx.Client, context: str, form: str) -> None:
-    whole = ask(http, context)
+def test_a_stream(
+    http: httpx.Client, with_vector: Callable[[str], dict[str, Any]], context: str, form: str
+) -> None:
+    whole = with_vector(context)
     accept = {"accept": "application/x-ndjson"}
     if form == "json":
         answer = http.post("/v1/documents", json=asked(context, vector=False), headers=accept)
