@@ -54,8 +54,9 @@ class CalibrationPlan:
     pooling_slope: float = 0.0
     """How much more the last token of a long text counts in its vector than the average token."""
 
-    chunk_context: Context = "balanced"
-    """The context of chunks for which a caller says none."""
+    chunk_context: Context | None = None
+    """The context of chunks for which a caller says none. None is what training teaches, or else
+    balanced."""
 
     num_sinks: tuple[int, int] = (1, 1)
     sample_tokens: int = 512
@@ -165,7 +166,7 @@ def calibrate(
         block_size=plan.block_size,
         long_block=plan.long_block,
         pooling_slope=plan.pooling_slope,
-        chunk_context=plan.chunk_context,
+        chunk_context=plan.chunk_context or "balanced",
     )
 
 

@@ -49,6 +49,7 @@ from engine.training.student import Student, StudentPlan
 from engine.training.trainer import ATTENTION_FILE, METRICS_FILE, StepReport, Trainer
 from engine.training.training_corpora import TrainingCorpora
 from engine.training.training_steps import anchor_lengths
+from engine.types import Context
 
 _RUN_FOLDER = "training"
 _DESCRIPTION = "begun.json"
@@ -68,6 +69,10 @@ class DistillPlan:
 
     strength: float = 1.0
     """How far to go from the first numbers to the trained ones. Less stays nearer the teacher."""
+
+    def context_after(self, before: Context) -> Context:
+        """The model's own context: the one asked for, or what training teaches, or as before."""
+        return self.calibration.chunk_context or self.training.taught_context or before
 
 
 def distill_model(
@@ -95,7 +100,7 @@ def distill_model(
         built = folder / _BUILT_FOLDER
         copy_model(run.teacher.checkpoint.folder, built)
         learned = student.calibration(plan.strength)
-        context = plan.training.taught_context or learned.chunk_context
+        context = plan.context_after(learned.chunk_context)
         write_calibration(built / FILE_NAME, replace(learned, chunk_context=context))
         for name in (METRICS_FILE, ATTENTION_FILE):
             shutil.copyfile(folder / name, built / name)

@@ -21,7 +21,7 @@ from engine.errors import InvalidInput, shown
 from engine.execution.input_checks import check_dimensions
 from engine.model.quantized import check_output_dtype, quantize
 from engine.platform.files import sync
-from engine.text.chunking import SHARES, titled_contexts
+from engine.text.chunking import settled, shares_of, titled_contexts
 from engine.types import Context, ModelInfo, OutputDtype
 from service.bulk.fields import Fields
 from service.bulk.output import (
@@ -155,7 +155,9 @@ def _check_titles_are_used(job: BulkJob, own: Context | None = None) -> None:
     be known yet."""
     chunking = job.how.chunking
     context = own if chunking is None else chunking.context or own
-    if job.fields.title is None or context is None or SHARES[context].opening:
+    if job.fields.title is None or chunking is None or context is None:
+        return
+    if shares_of(settled(chunking, context)).opening:
         return
     raise InvalidInput(
         f"context {context} uses no title, so the field {shown(job.fields.title)} has no effect; "

@@ -20,7 +20,7 @@ from engine.training.calibrate import CalibrationPlan
 from engine.training.convert import adapt_model, built_in_texts
 from engine.training.data import Document, fingerprint, for_training
 from engine.training.distill import DistillPlan, distill_model
-from engine.training.recipe import Stage, TrainingPlan
+from engine.training.recipe import Stage, TrainingPlan, load_recipe
 from engine.training.student import StudentPlan
 from engine.training.trainer import METRICS_FILE, StepReport
 
@@ -348,6 +348,13 @@ def test_too_short_documents_are_rejected_before_the_run(folder: str, tmp_path: 
     with pytest.raises(InvalidInput, match=f"no source has two documents of at least {10**6}"):
         train(folder, tmp_path / "out", plan)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_models_own_context_is_the_one_asked_for_or_taught() -> None:
+    taught = replace(PLAN, training=TrainingPlan(stages=load_recipe("questions")))
+    asked_for = replace(taught, calibration=replace(CALIBRATION, chunk_context="late"))
+    plans = (PLAN, taught, asked_for)
+    assert [plan.context_after("opening") for plan in plans] == ["opening", "one_pass", "late"]
 
 
 def test_a_model_is_trained_on_chunks(folder: str, tmp_path: Path) -> None:
