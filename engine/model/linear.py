@@ -14,6 +14,7 @@ from engine.model.weights import Activation, Affine, EncoderWeights, Linear
 from engine.platform.float_products import (
     ADDED,
     ProductKind,
+    fuses_gelu_slowly,
     packed,
     steady_counts,
     steady_product,
@@ -25,6 +26,20 @@ FUSED: Mapping[Activation | None, tuple[str, Sequence[float], str]] = {
     "relu": ("relu", (), ""),
     None: ("none", (), ""),
 }
+
+
+def fused_activation(
+    activation: Activation | None, dtype: torch.dtype
+) -> tuple[str, Sequence[float], str] | None:
+    """The activation as oneDNN computes it with a product of this dtype; None if it comes after."""
+    if activation == "gelu" and dtype is torch.float32 and fuses_gelu_slowly():
+        return None
+    return FUSED.get(activation)
+
+
+def activated(y: Tensor, activation: Activation | None) -> Tensor:
+    """`activate` of rows that nobody else reads, in place where it can be."""
+    return torch.ops.aten.gelu_(y) if activation == "gelu" else activate(y, activation)
 
 
 def pack(layer: Affine, dtype: torch.dtype) -> Linear:
@@ -65,8 +80,9 @@ def product_kinds(weights: EncoderWeights) -> tuple[ProductKind, ...]:
 
 
 def product_kind(layer: Linear, activation: Activation | None = None) -> ProductKind:
-    """The kind of `linear`'s product. An activation that oneDNN does not have comes after it."""
-    return ProductKind.of(layer.weight, layer.bias, FUSED.get(activation, FUSED[None]))
+    """The kind of `linear`'s product. An activation that is not fused comes after it."""
+    fused = fused_activation(activation, layer.weight.dtype) or FUSED[None]
+    return ProductKind.of(layer.weight, layer.bias, fused)
 
 
 def added_kind(layer: Linear, states: torch.dtype) -> ProductKind:
@@ -79,13 +95,14 @@ def linear(x: Tensor, layer: Linear, activation: Activation | None = None) -> Te
     """activation(x W^T + b) in the dtype of the weight, for x of shape [T, in]."""
     if isinstance(layer, Int8Affine) and _runs_packed(x, layer):
         y = multiplied(x, layer, hides_nan=True)  # the layer adds the states x later
-        return torch.ops.aten.gelu_(y) if activation == "gelu" else activate(y, activation)
+        return activated(y, activation)
     if isinstance(layer, Int8Affine) or not _runs_packed(x, layer):
         weight = dense_weight(layer)
         bias = None if layer.bias is None else layer.bias.to(weight.dtype)
         return activate(F.linear(x.to(weight.dtype), weight, bias), activation)
     y = steady_product(x, layer.weight, layer.bias, product_kind(layer, activation))
-    return y if activation in FUSED else activate(y, activation)
+    is_done = fused_activation(activation, layer.weight.dtype) is not None
+    return y if is_done else activated(y, activation)
 
 
 def linear_added(x: Tensor, layer: Linear, to: Tensor, *, hides_nan: bool = False) -> Tensor:

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from engine.model.activations import activate
 from engine.model.int8 import QUANTISE, Int8Affine
-from engine.model.linear import FUSED, product_kinds
+from engine.model.linear import FUSED, activated, fused_activation, product_kinds
 from engine.model.weights import Affine, EncoderWeights, LayerWeights, Linear
 from engine.platform.byte_products import BYTE_PRODUCT
 from engine.platform.float_products import ADDED, PRODUCT, ProductKind, steady_product
 from kernels.attention.block_softmax import attend_heads
+
+Activated: TypeAlias = Callable[[Tensor], Tensor]
 
 
 class ShortLayers(NamedTuple):
@@ -34,14 +35,16 @@ class ShortLayers(NamedTuple):
 
 def float_layers(weights: EncoderWeights) -> ShortLayers | None:
     """The layers in float32 or bfloat16; None if they are of another kind."""
-    activation = FUSED.get(weights.activation)
-    if activation is None:
+    if weights.activation not in FUSED:
         return None
     for dtype, (run, arguments) in _OF_DTYPE.items():
         if weights.state_dtype is dtype and _all_are(weights, partial(_is_packed, dtype=dtype)):
-            layers = [arguments(layer, weights, activation) for layer in weights.layers]
+            fused = fused_activation(weights.activation, dtype)
+            layers = [arguments(layer, weights, fused or FUSED[None]) for layer in weights.layers]
             unguarded = product_kinds(weights) if dtype is torch.float32 else ()
-            return ShortLayers(partial(run, layers, weights.num_heads, weights.head_dim), unguarded)
+            later = None if fused else partial(activated, activation=weights.activation)
+            heads, dim = weights.num_heads, weights.head_dim
+            return ShortLayers(partial(run, layers, heads, dim, later), unguarded)
     return None
 
 
@@ -50,31 +53,36 @@ def int8_layers(weights: EncoderWeights) -> ShortLayers | None:
     if not _all_are(weights, _is_int8):
         return None
     layers = [_int8_arguments(layer, weights) for layer in weights.layers]
-    activated: Callable[[Tensor], Tensor] = partial(activate, activation=weights.activation)
-    if weights.activation == "gelu":
-        activated = torch.ops.aten.gelu_.default
+    later = partial(activated, activation=weights.activation)
     heads, dim = weights.num_heads, weights.head_dim
-    return ShortLayers(partial(_run_int8, layers, heads, dim, weights.attention_dtype, activated))
+    return ShortLayers(partial(_run_int8, layers, heads, dim, weights.attention_dtype, later))
 
 
-def _run_float32(layers: list[Any], heads: int, dim: int, x: Tensor, count: int) -> Tensor:
+def _run_float32(
+    layers: list[Any], heads: int, dim: int, later: Activated | None, x: Tensor, count: int
+) -> Tensor:
+    """`later` is the activation, if it is not fused."""
     linear, linear_added = PRODUCT.default, PRODUCT.binary
     norm, attend = torch.layer_norm, F.scaled_dot_product_attention
     for qkv, out, out_norm, ffn_in, ffn_out, ffn_norm in layers:
         attended = _attended(linear(x, *qkv), count, heads, dim, attend)
         x = norm(linear_added(attended, x, *out), *out_norm)
-        x = norm(linear_added(linear(x, *ffn_in), x, *ffn_out), *ffn_norm)
+        hidden = linear(x, *ffn_in)
+        x = norm(linear_added(later(hidden) if later else hidden, x, *ffn_out), *ffn_norm)
     return x
 
 
-def _run_bfloat16(layers: list[Any], heads: int, dim: int, x: Tensor, count: int) -> Tensor:
+def _run_bfloat16(
+    layers: list[Any], heads: int, dim: int, later: Activated | None, x: Tensor, count: int
+) -> Tensor:
     """States are bfloat16 too."""
     product: Callable[..., Tensor] = steady_product
     norm = torch.layer_norm
     for qkv, out, out_norm, ffn_in, ffn_out, ffn_norm in layers:
         attended = _attended(product(x, *qkv), count, heads, dim, attend_heads)
         x = norm(product(attended, *out, x), *out_norm)
-        x = norm(product(product(x, *ffn_in), *ffn_out, x), *ffn_norm)
+        hidden = product(x, *ffn_in)
+        x = norm(product(later(hidden) if later else hidden, *ffn_out, x), *ffn_norm)
     return x
 
 
@@ -83,7 +91,7 @@ def _run_int8(
     heads: int,
     dim: int,
     dtype: torch.dtype,
-    activated: Callable[[Tensor], Tensor],
+    later: Activated,
     x: Tensor,
     count: int,
 ) -> Tensor:
@@ -95,8 +103,7 @@ def _run_int8(
         carried = attended.sum(1, keepdim=True)
         y = _multiplied(attended, out).add_(x)
         x = norm(torch.add(y, carried, alpha=0, out=y), *out_norm)
-        hidden = activated(_multiplied(x, ffn_in))
-        x = norm(_multiplied(hidden, ffn_out).add_(x), *ffn_norm)
+        x = norm(_multiplied(later(_multiplied(x, ffn_in)), ffn_out).add_(x), *ffn_norm)
     return x
 
 

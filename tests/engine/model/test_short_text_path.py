@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from engine.config import EngineConfig
+from engine.model import linear
 from engine.model.embedding_model import EmbeddingModel, load_model
 from engine.model.encoder import short_text_path
+from engine.model.linear import product_kinds
 from tests.engine.model.readings import some_ids
 from tests.engine.precisions import BFLOAT16, INT8_FORMS, needs_reduced_int8
 from tests.engine.small_models import calibrated
@@ -49,6 +51,22 @@ def test_the_default_model(default_model: EmbeddingModel) -> None:
         assert is_straight(model)
         for length in (2, 5, 16, 128, 511, 512, 513):
             assert _has_the_same_bits(model, length), length
+
+
+@torch.inference_mode()
+def test_gelu_within_products_or_after_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is faster depends on the CPU: this one is made to do both."""
+    states = []
+    for is_after in (False, True):
+        monkeypatch.setattr(linear, "fuses_gelu_slowly", lambda is_after=is_after: is_after)
+        model = load_model(config=EngineConfig(device="cpu", dtype="float32"))
+        kinds = product_kinds(model.encoder.weights)
+        assert any(kind.fused[0] == "gelu" for kind in kinds) != is_after
+        assert is_straight(model)
+        assert all(_has_the_same_bits(model, length) for length in (2, 16, 75, 513))
+        states.append(model.encoder(torch.arange(2_000, 2_075), [0, 75]))
+    within, after = states
+    assert torch.allclose(within, after, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [BFLOAT16, pytest.param("int8", marks=needs_reduced_int8)])
