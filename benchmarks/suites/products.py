@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from benchmarks.rows import Plan, Row, Run, Turns, take_turns
 from benchmarks.workbench import Workbench
 from engine.model.int8 import multiplied, quantised
-from engine.model.linear import pack
+from engine.model.linear import FUSED, pack
 from engine.model.weights import Affine
 from engine.platform.device import cpu_multiplies_bfloat16, cpu_multiplies_int8
 from engine.platform.float_products import PRODUCT
@@ -63,6 +63,12 @@ def _torch_products(x: torch.Tensor, layer: Affine, threads: int) -> Iterator[tu
     yield "float32, torch (MKL)", lambda: F.linear(x, weight, bias)
     packed = pack(layer, torch.float32)
     yield "float32, oneDNN packed", lambda: PRODUCT.default(x, *packed[:2], "none", (), "")
+    gelu = torch.ops.aten.gelu_.default
+    yield "float32, oneDNN's GELU within", lambda: PRODUCT.default(x, *packed[:2], *FUSED["gelu"])
+    yield (
+        "float32, torch's GELU after it",
+        lambda: gelu(PRODUCT.default(x, *packed[:2], *FUSED[None])),
+    )
     if cpu_multiplies_bfloat16():
         assert bias is not None, "it was given"
         half = pack(Affine(weight.bfloat16(), bias.bfloat16()), torch.bfloat16)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -37,9 +38,12 @@ def fused_activation(
     return FUSED.get(activation)
 
 
-def activated(y: Tensor, activation: Activation | None) -> Tensor:
-    """`activate` of rows that nobody else reads, in place where it can be."""
-    return torch.ops.aten.gelu_(y) if activation == "gelu" else activate(y, activation)
+def activation_in_place(activation: Activation | None) -> Callable[[Tensor], Tensor]:
+    """`activate` for rows that nobody else reads, in place where it can be."""
+    if activation == "gelu":
+        in_place: Callable[[Tensor], Tensor] = torch.ops.aten.gelu_.default
+        return in_place
+    return partial(activate, activation=activation)
 
 
 def pack(layer: Affine, dtype: torch.dtype) -> Linear:
@@ -95,14 +99,14 @@ def linear(x: Tensor, layer: Linear, activation: Activation | None = None) -> Te
     """activation(x W^T + b) in the dtype of the weight, for x of shape [T, in]."""
     if isinstance(layer, Int8Affine) and _runs_packed(x, layer):
         y = multiplied(x, layer, hides_nan=True)  # the layer adds the states x later
-        return activated(y, activation)
+        return activation_in_place(activation)(y)
     if isinstance(layer, Int8Affine) or not _runs_packed(x, layer):
         weight = dense_weight(layer)
         bias = None if layer.bias is None else layer.bias.to(weight.dtype)
         return activate(F.linear(x.to(weight.dtype), weight, bias), activation)
-    y = steady_product(x, layer.weight, layer.bias, product_kind(layer, activation))
-    is_done = fused_activation(activation, layer.weight.dtype) is not None
-    return y if is_done else activated(y, activation)
+    kind = product_kind(layer, activation)
+    y = steady_product(x, layer.weight, layer.bias, kind)
+    return activation_in_place(activation)(y) if kind.fused == FUSED[None] else y
 
 
 def linear_added(x: Tensor, layer: Linear, to: Tensor, *, hides_nan: bool = False) -> Tensor:

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from engine.model.int8 import QUANTISE, Int8Affine
-from engine.model.linear import FUSED, activated, fused_activation, product_kinds
+from engine.model.linear import FUSED, activation_in_place, fused_activation, product_kinds
 from engine.model.weights import Affine, EncoderWeights, LayerWeights, Linear
 from engine.platform.byte_products import BYTE_PRODUCT
 from engine.platform.float_products import ADDED, PRODUCT, ProductKind, steady_product
 from kernels.attention.block_softmax import attend_heads
-
-Activated: TypeAlias = Callable[[Tensor], Tensor]
 
 
 class ShortLayers(NamedTuple):
@@ -41,10 +39,11 @@ def float_layers(weights: EncoderWeights) -> ShortLayers | None:
         if weights.state_dtype is dtype and _all_are(weights, partial(_is_packed, dtype=dtype)):
             fused = fused_activation(weights.activation, dtype)
             layers = [arguments(layer, weights, fused or FUSED[None]) for layer in weights.layers]
-            unguarded = product_kinds(weights) if dtype is torch.float32 else ()
-            later = None if fused else partial(activated, activation=weights.activation)
-            heads, dim = weights.num_heads, weights.head_dim
-            return ShortLayers(partial(run, layers, heads, dim, later), unguarded)
+            run = partial(run, layers, weights.num_heads, weights.head_dim)
+            if dtype is not torch.float32:
+                return ShortLayers(run)
+            later = None if fused else activation_in_place(weights.activation)
+            return ShortLayers(partial(run, later=later), product_kinds(weights))
     return None
 
 
@@ -53,13 +52,19 @@ def int8_layers(weights: EncoderWeights) -> ShortLayers | None:
     if not _all_are(weights, _is_int8):
         return None
     layers = [_int8_arguments(layer, weights) for layer in weights.layers]
-    later = partial(activated, activation=weights.activation)
+    activated = activation_in_place(weights.activation)
     heads, dim = weights.num_heads, weights.head_dim
-    return ShortLayers(partial(_run_int8, layers, heads, dim, weights.attention_dtype, later))
+    return ShortLayers(partial(_run_int8, layers, heads, dim, weights.attention_dtype, activated))
 
 
 def _run_float32(
-    layers: list[Any], heads: int, dim: int, later: Activated | None, x: Tensor, count: int
+    layers: list[Any],
+    heads: int,
+    dim: int,
+    x: Tensor,
+    count: int,
+    *,
+    later: Callable[[Tensor], Tensor] | None,
 ) -> Tensor:
     """`later` is the activation, if it is not fused."""
     linear, linear_added = PRODUCT.default, PRODUCT.binary
@@ -72,17 +77,14 @@ def _run_float32(
     return x
 
 
-def _run_bfloat16(
-    layers: list[Any], heads: int, dim: int, later: Activated | None, x: Tensor, count: int
-) -> Tensor:
+def _run_bfloat16(layers: list[Any], heads: int, dim: int, x: Tensor, count: int) -> Tensor:
     """States are bfloat16 too."""
     product: Callable[..., Tensor] = steady_product
     norm = torch.layer_norm
     for qkv, out, out_norm, ffn_in, ffn_out, ffn_norm in layers:
         attended = _attended(product(x, *qkv), count, heads, dim, attend_heads)
         x = norm(product(attended, *out, x), *out_norm)
-        hidden = product(x, *ffn_in)
-        x = norm(product(later(hidden) if later else hidden, *ffn_out, x), *ffn_norm)
+        x = norm(product(product(x, *ffn_in), *ffn_out, x), *ffn_norm)
     return x
 
 
@@ -91,7 +93,7 @@ def _run_int8(
     heads: int,
     dim: int,
     dtype: torch.dtype,
-    later: Activated,
+    activated: Callable[[Tensor], Tensor],
     x: Tensor,
     count: int,
 ) -> Tensor:
@@ -103,7 +105,8 @@ def _run_int8(
         carried = attended.sum(1, keepdim=True)
         y = _multiplied(attended, out).add_(x)
         x = norm(torch.add(y, carried, alpha=0, out=y), *out_norm)
-        x = norm(_multiplied(later(_multiplied(x, ffn_in)), ffn_out).add_(x), *ffn_norm)
+        hidden = activated(_multiplied(x, ffn_in))
+        x = norm(_multiplied(hidden, ffn_out).add_(x), *ffn_norm)
     return x
 
 

@@ -44,8 +44,7 @@ _LEAST_ROWS: Mapping[torch.dtype, int] = {torch.float32: 4, torch.bfloat16: 64}
 @cache
 def fuses_gelu_slowly() -> bool:
     """Whether torch's GELU after a float32 product is faster than oneDNN's within it, though it
-    reads the rows once more. Measured with AVX2 alone: beside sentence-transformers, a batch of 32
-    texts gains a tenth (`python -m benchmarks short`)."""
+    reads the rows once more. Measured with AVX2 alone (`python -m benchmarks products`)."""
     return torch.backends.cpu.get_cpu_capability() == "AVX2"
 
 
