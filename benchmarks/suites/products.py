@@ -18,9 +18,10 @@ from torch.nn import functional as F
 
 from benchmarks.rows import Plan, Row, Run, Turns, take_turns
 from benchmarks.workbench import Workbench
-from engine.model.int8 import multiplied, quantised
+from engine.model.int8 import Int8Affine, multiplied, quantised
 from engine.model.linear import FUSED, pack
 from engine.model.weights import Affine
+from engine.platform.byte_products import packed
 from engine.platform.device import cpu_multiplies_bfloat16, cpu_multiplies_int8
 from engine.platform.float_products import PRODUCT
 
@@ -85,27 +86,34 @@ def _int8_products(x: torch.Tensor, layer: Affine, threads: int) -> Iterator[tup
     ours = quantised(*layer)
     yield "int8, ours: oneDNN, by token", lambda: multiplied(x, ours)
     rows = torch.randint(0, 256, x.shape, dtype=torch.uint8)
+    whole = _whole_numbers(ours, x.shape[1])
+    weight = packed(whole.t().contiguous())
     product = torch.ops.onednn.qlinear_pointwise.default
     yield (
         "int8, oneDNN qlinear, bytes in, float32 out",
         lambda: product(
-            *(rows, 1.0, 128, ours.weight, ours.scale, ours.zero, None, 1.0, 0),
+            *(rows, 1.0, 128, weight, ours.scale, ours.zero, None, 1.0, 0),
             *(torch.float32, "none", [], ""),
         ),
     )
     yield (
         "int8, oneDNN qlinear with GELU, bytes in and out",
         lambda: product(
-            *(rows, 0.02, 128, ours.weight, ours.scale, ours.zero, layer.bias, 0.02, 0),
+            *(rows, 0.02, 128, weight, ours.scale, ours.zero, layer.bias, 0.02, 0),
             *(torch.uint8, "gelu", [], "none"),
         ),
     )
-    signed, whole = rows.view(torch.int8), ours.weight.to_dense()
+    signed = rows.view(torch.int8)
     yield "int8, torch._int_mm, bytes in, int32 out", lambda: torch._int_mm(signed, whole)
     by_tensor = _fbgemm(x, layer, ours.scale)
     yield "int8, torch.ao (FBGEMM), by tensor", by_tensor
     if importlib.util.find_spec("torchao"):
         yield "int8, torchao, by token", _torchao(x, layer)
+
+
+def _whole_numbers(ours: Int8Affine, num_in: int) -> torch.Tensor:
+    """Our weight [in, out] without the rows of zeros that the rows' ranges are multiplied by."""
+    return ours.weight.to_dense()[:num_in].contiguous()
 
 
 def _fbgemm(x: torch.Tensor, layer: Affine, scale: torch.Tensor) -> Run:
@@ -132,7 +140,7 @@ def _torchao(x: torch.Tensor, layer: Affine) -> Run:
 
 def _onnx_products(x: torch.Tensor, layer: Affine, threads: int) -> Iterator[tuple[str, Run]]:
     ours, numbers = quantised(*layer), x.numpy()
-    whole, scale = ours.weight.to_dense().contiguous().numpy(), ours.scale.numpy()
+    whole, scale = _whole_numbers(ours, x.shape[1]).numpy(), ours.scale.numpy()
     assert layer.bias is not None, "it was given"
     parts = {"w": whole, "s": scale, "b": layer.bias.numpy()}
     dynamic = _session("DynamicQuantizeMatMul", ["x", "w", "s", "", "b"], parts, "f", "f", threads)
@@ -197,6 +205,8 @@ def _openvino_products(x: torch.Tensor, layer: Affine, threads: int) -> Iterator
         return lambda: request.infer()
 
     yield "float32, OpenVINO", compiled(op.constant(layer.weight.numpy()), 0)
-    bytes_ = op.convert(op.constant(ours.weight.to_dense().t().contiguous().numpy()), np.float32)
+    bytes_ = op.convert(
+        op.constant(_whole_numbers(ours, x.shape[1]).t().contiguous().numpy()), np.float32
+    )
     scaled = op.multiply(bytes_, op.constant(ours.scale.numpy()[:, None].copy()))
     yield "int8, OpenVINO, by token", compiled(scaled, x.shape[1])
