@@ -42,7 +42,11 @@ def longest_passage(encoder: Encoder) -> int:
 
 
 class LinkedPass(TiledPass):
-    """Reads whole passages, as many at a time as a tile holds."""
+    """Reads a document's passages, each of them attended to whole by the first tile that needs it.
+
+    What attention gives beyond that tile waits for the next one, so tiles have the same number of
+    rows as in any other text, wherever passages end.
+    """
 
     def __init__(
         self,
@@ -59,22 +63,15 @@ class LinkedPass(TiledPass):
         super().__init__(encoder, ids, keep_projections=keep_projections)
         assert (bounds[0], bounds[-1]) == (0, len(ids)), "every row is in a passage"
         self._bounds = np.asarray(bounds, dtype=np.int64)
-        self._places = np.arange(len(ids)) - np.repeat(self._bounds[:-1], np.diff(self._bounds))
+        lengths = np.diff(self._bounds)
+        self._places = np.arange(len(ids)) - np.repeat(self._bounds[:-1], lengths)
+        self._length_around = np.repeat(lengths, lengths)
         before, after = around
-        to_end = np.repeat(self._bounds[1:], np.diff(self._bounds)) - np.arange(len(ids))
+        to_end = self._length_around - self._places
         self._is_content = (self._places >= before) & (to_end > after)
         self._fills_rows = encoder.weights.layers[0].qkv.weight.is_mkldnn
-
-    def _next_tile(self) -> Span:
-        start = self._next_row
-        first, fitting = np.searchsorted(self._bounds, [start, start + self.tile_rows + 1])
-        return Span(start, int(self._bounds[max(int(fitting) - 1, int(first) + 1)]))
-
-    def _passages(self, rows: Span) -> list[int]:
-        """The bounds of the passages in these rows, counted from the first row."""
-        first, last = np.searchsorted(self._bounds, [rows.start, rows.end])
-        bounds: list[int] = (self._bounds[first : last + 1] - rows.start).tolist()
-        return bounds
+        self._attended_ahead: Tensor | None = None  # of the rows after the last tile
+        self._attended_beyond: Tensor | None = None  # and of those after the tile being read
 
     def _positions(self, rows: Span) -> Tensor:
         places = self._places[rows.start : rows.end]
@@ -83,8 +80,8 @@ class LinkedPass(TiledPass):
     def _lengths(self, rows: Span) -> Tensor | int:
         if not self._encoder.reads_lengths:
             return 0
-        lengths = np.diff(self._passages(rows))
-        return torch.from_numpy(np.repeat(lengths, lengths)).to(self._encoder.device)
+        lengths = self._length_around[rows.start : rows.end]
+        return torch.from_numpy(lengths).to(self._encoder.device)
 
     def _state_of(self, layer: int, projections: Projections, rows: Span) -> LLNState | None:
         inside = np.flatnonzero(self._is_content[rows.start : rows.end])
@@ -93,20 +90,41 @@ class LinkedPass(TiledPass):
         return self._attention[layer].linked_state_of(k, v)
 
     def _through_layer(self, rows: Span) -> tuple[Tensor, Projections | None]:
-        own, bounds = self._own(rows), self._passages(rows)
-        device = self._encoder.device
+        attended = self._attended(rows)
+        num_rows = rows.end - rows.start
+        self._attended_beyond = attended[num_rows:]
+        states = self._states[rows.start : rows.end]
+        layer = self._encoder.layers[self._layer]
+        filled = layer.finish(self._filled(attended[:num_rows]), self._filled(states))
+        return filled[:num_rows], None
+
+    def _attended(self, rows: Span) -> Tensor:
+        """Attention's output for these rows, and for the rest of the passage that they end in."""
+        ahead = self._attended_ahead
+        start = rows.start if ahead is None else rows.start + len(ahead)
+        end = int(self._bounds[np.searchsorted(self._bounds, rows.end)])
+        if start == end:
+            assert ahead is not None, "a tile has rows"
+            return ahead
+        attended = self._attended_passages(Span(start, end))
+        return attended if ahead is None else torch.cat([ahead, attended])
+
+    def _attended_passages(self, rows: Span) -> Tensor:
+        """The same for whole passages."""
+        first, last = np.searchsorted(self._bounds, [rows.start, rows.end])
+        bounds: list[int] = (self._bounds[first : last + 1] - rows.start).tolist()
         outside = [1 - (end - start) / len(self._ids) for start, end in pairwise(bounds)]
+        device = self._encoder.device
         tile = PassageTile(
-            *own,
+            *self._own(rows),
             passages=PackedSequences.of(bounds, device),
             outside=torch.tensor(outside, dtype=torch.float64).to(device),
             state=self._state,
         )
-        attended = self._attention[self._layer].attend_passages(tile).flatten(1)
-        states = self._states[rows.start : rows.end]
-        layer = self._encoder.layers[self._layer]
-        filled = layer.finish(self._filled(attended), self._filled(states))
-        return filled[: len(states)], None
+        return self._attention[self._layer].attend_passages(tile).flatten(1)
+
+    def _take_effect(self, rows: Span) -> None:
+        self._attended_ahead = self._attended_beyond
 
     def _project(self, layer: int, states: Tensor, rows: Span) -> Projections:
         positions, filled = self._positions(rows), self._filled(states)
@@ -117,6 +135,7 @@ class LinkedPass(TiledPass):
 
     def _filled(self, rows: Tensor) -> Tensor:
         """Rows [n, W], and more where oneDNN would make a kernel for each number of them."""
-        if not self._fills_rows:
+        missing = common_count(len(rows)) - len(rows)
+        if not self._fills_rows or not missing:
             return rows
-        return F.pad(rows, (0, 0, 0, common_count(len(rows)) - len(rows)))
+        return F.pad(rows, (0, 0, 0, missing))
