@@ -11,20 +11,10 @@ from typing import Any, Protocol
 
 import pytest
 from hypothesis import settings
-from safetensors.numpy import save_file
-from tokenizers import Tokenizer
 
 from engine.platform.process import prepare_process
 from tests.longest_first import longest_first
 from tests.prices import prices_folder, share_prices
-from tests.small_checkpoints import (
-    config_of,
-    random_tensors,
-    shapes_of,
-    write_json,
-    write_modules,
-)
-from tests.small_tokenizers import BUILD_TOKENIZER, tokenizer_config
 
 
 def take_own_cores() -> None:
@@ -39,11 +29,22 @@ def take_own_cores() -> None:
         os.sched_setaffinity(0, cores[number::count] or cores)
 
 
+# Read when torch and NumPy are loaded, which then begin as many threads as there are cores.
 take_own_cores()
-# Read when torch is loaded.
 prepare_process()
 
 import torch  # noqa: E402
+from safetensors.numpy import save_file  # noqa: E402
+from tokenizers import Tokenizer  # noqa: E402
+
+from tests.small_checkpoints import (  # noqa: E402
+    config_of,
+    random_tensors,
+    shapes_of,
+    write_json,
+    write_modules,
+)
+from tests.small_tokenizers import BUILD_TOKENIZER, tokenizer_config  # noqa: E402
 
 if not torch.cuda.is_available():
     # Read by Triton when it is imported, so before any test imports whatever imports Triton.

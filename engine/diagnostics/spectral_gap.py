@@ -107,7 +107,7 @@ def _dense_spectrum(heads: HeadGroup) -> Steps[Tensor]:
     found = []
     for head in range(heads.num_heads):
         matrix = yield from _matrix_of(heads, head)
-        # NumPy's LAPACK takes seconds, lets go of the interpreter and has its own threads.
+        # NumPy's LAPACK takes seconds, lets go of the interpreter and does not use torch's threads.
         values = yield from run_aside(partial(np.linalg.eigvals, matrix.cpu().numpy()))
         found.append(torch.from_numpy(values).to(torch.complex128))
     return torch.stack(found)

@@ -62,6 +62,23 @@ def test_freed_memory_returns_to_the_system() -> None:
     assert resident_bytes() < with_it - size // 2
 
 
+@on_linux
+@pytest.mark.parametrize("first", ["import service.cli.__main__", "prepare_process()"])
+def test_numpy_begins_no_threads(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    code = (
+        "import os\n"
+        "from engine.platform.process import prepare_process\n"
+        "os.sched_setaffinity(0, range(os.cpu_count()))\n"
+        f"{first}\n"
+        "import numpy as np\n"
+        "np.linalg.eigvals(np.eye(64))\n"
+        "print(len(os.listdir('/proc/self/task')))\n"
+    )
+    assert printed_by(code) == ["1"]
+
+
 HAS_MKL = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
 
 
