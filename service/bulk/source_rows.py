@@ -45,6 +45,8 @@ def _document(source: Source, fields: Fields) -> Iterator[InputRow]:
         size = source.num_bytes
         content = _content(source)
         extracted = read_content(path_of(source.name), content)
+        if not extracted.text.strip():
+            raise Unreadable("it has no text", code="empty_text")
     except Unreadable as error:
         yield BadRow(id=source.name, code=error.code, reason=error.message, num_bytes=size)
     except OSError as error:
@@ -193,8 +195,7 @@ def _csv_columns(reader: csv.DictReader[str], source: Source, fields: Fields) ->
         raise InvalidInput(
             f"the names of {source.name} cannot be read: {_csv_reason(error)}", param="from"
         ) from None
-    if fields.text not in names:
-        raise _no_column(source, fields.text, names)
+    _check_columns(source, names, fields)
     return names
 
 
@@ -212,8 +213,7 @@ def _parquet(source: Source, fields: Fields) -> Iterator[InputRow]:
         raise InvalidInput(f"{source.name} is not Parquet: {error}", param="from") from None
     with file:
         names = file.schema_arrow.names
-        if fields.text not in names:
-            raise _no_column(source, fields.text, names)
+        _check_columns(source, names, fields)
         wanted = [name for name in dict.fromkeys(fields.all) if name in names]
         size = source.num_bytes // max(1, file.metadata.num_rows)
         for number, found in enumerate(_parquet_rows(file, wanted, source), 1):
@@ -237,14 +237,25 @@ def _parquet_rows(file: Any, wanted: Sequence[str], source: Source) -> Iterator[
         ) from None
 
 
-def _no_column(source: Source, name: str, known: Sequence[str]) -> InvalidInput:
-    return InvalidInput(
-        f"{source.name} has no column {name!r}; it has {', '.join(map(str, known)) or 'none'}",
-        code="no_column",
-        param="text_field",
-        limit=", ".join(map(str, known)),
-        actual=name,
-    )
+def _check_columns(source: Source, names: Sequence[str], fields: Fields) -> None:
+    known = ", ".join(map(str, names))
+    if fields.text not in names:
+        raise InvalidInput(
+            f"{source.name} has no column {fields.text!r}; it has {known or 'none'}",
+            code="no_column",
+            param="text_field",
+            limit=known,
+            actual=fields.text,
+        )
+    for name in fields.all:
+        if names.count(name) > 1:  # readers of tables let the last one count
+            raise InvalidInput(
+                f"{source.name} has more than one column {name!r}; it has {known}",
+                code="repeated_column",
+                param="from",
+                limit=1,
+                actual=names.count(name),
+            )
 
 
 _ROWS: Mapping[str, Callable[[Source, Fields], Iterator[InputRow]]] = {

@@ -244,6 +244,28 @@ def test_a_row_that_has_a_field_twice_is_refused(tmp_path: Path) -> None:
         assert (row.code, row.reason) == ("repeated_field", f"{name} appears twice")
 
 
+def test_a_table_that_has_a_column_twice_is_refused(tmp_path: Path) -> None:
+    """If it is one that is read: which of the two is meant, nobody could tell."""
+    names = ["id", "text", "id"]
+    (tmp_path / "rows.csv").write_text("id,text,id\n1,fox,2\n")
+    columns = [pyarrow.array(["1"]), pyarrow.array(["fox"]), pyarrow.array(["2"])]
+    parquet.write_table(pyarrow.Table.from_arrays(columns, names=names), tmp_path / "rows.parquet")
+    for name in ("rows.csv", "rows.parquet"):
+        sources = find_sources([str(tmp_path / name)])
+        with pytest.raises(InvalidInput, match="has more than one column 'id'; it has id, text"):
+            list(rows_of(sources, Fields()))
+        [row] = rows_of(sources, Fields(id="number"))
+        assert isinstance(row, TextRow)
+
+
+@pytest.mark.parametrize("content", ["", " \n\t", "\ufeff"])
+def test_a_file_without_text_is_a_bad_row(content: str, tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text(content)
+    [row] = rows_of(find_sources([str(tmp_path)]), Fields())
+    assert isinstance(row, BadRow)
+    assert (row.id, row.code, row.reason) == ("empty.txt", "empty_text", "it has no text")
+
+
 def test_a_damaged_parquet_file_is_told(tmp_path: Path) -> None:
     path = tmp_path / "rows.parquet"
     parquet.write_table(pyarrow.table({"text": ["the fox " * 50] * 500}), path, compression="none")
