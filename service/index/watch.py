@@ -20,14 +20,16 @@ async def changes_of(folder: Path, place: Path) -> AsyncIterator[None]:
     """Yields after files of the folder changed, without end. What lies in `place` is not of it.
 
     The next yield covers what changed while the caller was working. Without watchfiles
-    (the extra `index`), or if some folder cannot be watched, it yields every two seconds.
+    (the extra `index`), or if something in the folder cannot be watched, it yields every two
+    seconds.
     """
     try:
         async for _ in _watched(folder, place):
             yield
     except ImportError:
         pass
-    except OSError as error:  # one folder that may not be read would hide others, or all are gone
+    except (OSError, UnicodeError) as error:
+        # One folder that may not be read would hide others, or all are gone.
         log.warning("%s: looking for changes every %g s", error, POLL_S)
     while True:
         await asyncio.sleep(POLL_S)
@@ -41,5 +43,8 @@ async def _watched(folder: Path, place: Path) -> AsyncIterator[None]:
         file = Path(path)
         return may_be_in(folder, file) and not is_own(file, folder, place)
 
-    async for _ in awatch(folder, watch_filter=concerns):
-        yield
+    try:
+        async for _ in awatch(folder, watch_filter=concerns):
+            yield
+    except ExceptionGroup as failed:  # the watcher's, at a name that is not UTF-8 for example
+        raise OSError(str(failed.exceptions[0])) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from argparse import Namespace
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -242,6 +243,22 @@ def test_a_watched_folder_that_is_removed_is_told(tmp_path: Path) -> None:
         await asyncio.sleep(0.5)  # the watcher has begun
         folder.rmdir()
         await told
+
+    in_time(watch)
+
+
+@pytest.mark.parametrize("name", [b"watched", b"caf\xe9"])
+def test_watching_goes_on_where_names_are_not_utf8(name: bytes, tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(name)
+    folder.mkdir()
+
+    async def watch() -> None:
+        changes = changes_of(folder, tmp_path / "index")
+        told = asyncio.ensure_future(anext(changes))
+        await asyncio.sleep(0.5)  # the watcher has begun
+        (folder / os.fsdecode(b"caf\xe9.txt")).write_text("the fox")
+        await told
+        await changes.aclose()  # type: ignore[attr-defined]
 
     in_time(watch)
 
