@@ -51,13 +51,14 @@ def open_to_read(place: Path) -> IndexStore:
 def _check_recipe(made: Recipe, wanted: Recipe, place: Path) -> None:
     for name, (is_now, would_be) in made.differences(wanted).items():
         how = f"with {name} {is_now}, not {would_be}"
+        keeps_it = f"--model {is_now} or " if name == "model" else ""
         again = "lln index FOLDER --rebuild"
         if name == "records":
             how = "with records" if is_now else "without records"
             again += " --records" if would_be else ""
         raise IndexMismatch(
-            f"the index in {place} was made {how}; give another --index, or make a new one: "
-            f"{again}",
+            f"the index in {place} was made {how}; give {keeps_it}another --index, or make a new "
+            f"one: {again}",
             param=name,
             limit=str(is_now),
             actual=str(would_be),

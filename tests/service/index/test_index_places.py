@@ -48,7 +48,10 @@ def test_another_model_is_refused(
     run("index", folder, "--model", model)
     other = str(write_checkpoint(seed=1))
     refused = run("index", folder, "--model", other)
-    assert "give another --index, or make a new one: lln index FOLDER --rebuild" in refused
+    assert (
+        f"give --model {model} or another --index, or make a new one: lln index FOLDER --rebuild"
+        in refused
+    )
     assert run("index", folder, "--model", other, "--rebuild")[0]["read"] == 3
 
 
