@@ -67,6 +67,7 @@ QUESTIONS = (
     Question("the title is in the same block", answers_by_heading, _blocks_away(0, 0)),
     Question("the title is 1 to 4 blocks away", answers_by_heading, _blocks_away(1, 4)),
     Question("the title is farther away", answers_by_heading, _blocks_away(5, 1e9)),
+    Question("the title is in another block", answers_by_heading, _blocks_away(1, 1e9)),
     BY_PARAGRAPH,
     WHOLE_BY_PARAGRAPH,
 )
