@@ -92,7 +92,7 @@ class LinkedPass(TiledPass):
     def _through_layer(self, rows: Span) -> tuple[Tensor, Projections | None]:
         attended = self._attended(rows)
         num_rows = rows.end - rows.start
-        self._attended_beyond = attended[num_rows:]
+        self._attended_beyond = attended[num_rows:].clone()  # a view would keep all of it
         states = self._states[rows.start : rows.end]
         layer = self._encoder.layers[self._layer]
         filled = layer.finish(self._filled(attended[:num_rows]), self._filled(states))
