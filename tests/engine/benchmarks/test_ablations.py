@@ -10,9 +10,9 @@ from engine.model.embedding_model import EmbeddingModel
 
 
 def test_a_part_taken_away_shows_beyond_a_block_and_in_no_shorter_text(
-    default_model: EmbeddingModel,
+    shallow_model: EmbeddingModel,
 ) -> None:
-    models = ablations_of(default_model)
+    models = ablations_of(shallow_model)
     assert {"without maps", "without gate", "without sinks"} <= set(models)
     assert {"blocks of 256", "blocks of 512"} <= set(models), "each of them is served to some"
     long, short = ({name: _states(one, n) for name, one in models.items()} for n in (800, 60))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.conftest import WriteCheckpoint
 
 SENTENCE = "the quick brown fox jumps over seven wizards. "
-PARAGRAPHS = [f"number {number}: {SENTENCE * 6}" for number in range(160)]
+PARAGRAPHS = [f"number {number}: {SENTENCE * 6}" for number in range(100)]
 TEXT = "\n\n".join(PARAGRAPHS)
 PARTS = [f"{number} {SENTENCE * 40}" for number in range(4)]
 CHUNKS = ChunkPlan(tokens=100)
@@ -103,13 +103,13 @@ def test_later_documents_of_a_call_are_not_refused_for_a_full_queue(model: Embed
         async with AsyncEngine([model], config=config, observer=observer) as engine:
             begun = asyncio.Event()
             observer.act = begun.set
-            call = asyncio.create_task(engine.embed_chunks_of(PARTS * 3, chunks=CHUNKS))
+            call = asyncio.create_task(engine.embed_chunks_of(PARTS * 2, chunks=CHUNKS))
             await begun.wait()
             others: list[asyncio.Task[Any]] = []
             while not call.done():
                 others.append(asyncio.create_task(engine.embed([SENTENCE * 25])))
                 await asyncio.sleep(0.001)
-            assert len(await call) == 3 * len(PARTS)
+            assert len(await call) == 2 * len(PARTS)
             answers = await asyncio.gather(*others, return_exceptions=True)
             assert any(isinstance(answer, QueueFull) for answer in answers)
 

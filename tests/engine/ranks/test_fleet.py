@@ -136,7 +136,7 @@ def test_a_rank_that_is_killed_fails_its_text_only(
         assert engine.plan(1_000_000).ranks == 2
         apart = engine.embed_document(text, chunks=chunks)
         assert np.abs(apart.vector - alone.vector).max() < TOLERANCE
-        run = opened(fleet, default_model, some_text(60_000))
+        run = opened(fleet, default_model, some_text(15_000))
         run.step()
         os.kill(fleet.process_ids()[1], signal.SIGKILL)
         with pytest.raises(RankLost, match="Rank 1 of 2") as lost:

@@ -230,7 +230,7 @@ def test_reading_text_files(tmp_path: Path) -> None:
 def test_the_default_model_is_its_teacher_within_a_block(
     default_model: EmbeddingModel, published_model: EmbeddingModel
 ) -> None:
-    plan = CalibrationPlan(num_samples=6)
+    plan = CalibrationPlan(num_samples=2)
     windows = sample_windows(published_model, built_in_texts()[:40], plan)
     assert fidelity(published_model, default_model, *windows).min() > 0.99999
 
@@ -240,7 +240,7 @@ def test_calibrated_lln_brings_a_model_nearer_to_its_teacher(
 ) -> None:
     """Compared with the control: the same blocks and sinks without LLN."""
     plan, texts = (
-        CalibrationPlan(num_samples=2, sample_tokens=384, block_size=128),
+        CalibrationPlan(num_samples=2, sample_tokens=256, block_size=128),
         built_in_texts()[:40],
     )
     calibrated = published_model.with_calibration(calibrate(published_model, texts, plan))

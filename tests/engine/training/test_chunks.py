@@ -25,7 +25,7 @@ from engine.training.training_corpora import TrainingCorpora
 
 STAGE = Stage(
     kind="chunks",
-    steps=20,
+    steps=12,
     lengths=(200,),
     batch_tokens=600,
     rates={"scalars": 2e-2, "maps": 2e-2, "encoder": 2e-3},
@@ -137,4 +137,4 @@ def test_chunks_learn_their_context(
         teacher, student, TrainingCorpora(windows=corpus, chunks=chunks), training, tmp_path
     )
     told = [report.parts["context"] for report in trainer.steps()]
-    assert mean(told[-8:]) < mean(told[:8])
+    assert mean(told[-5:]) < mean(told[:5])
