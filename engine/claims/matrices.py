@@ -85,7 +85,9 @@ def gaussian_heads(
 
 def jacobian(function: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
     """The Jacobian by autograd: [*shape of the function's value, *shape of its argument]."""
-    found: Tensor = torch.autograd.functional.jacobian(function, at)  # type: ignore[no-untyped-call]
+    found: Tensor = torch.autograd.functional.jacobian(  # type: ignore[no-untyped-call]
+        function, at, vectorize=True
+    )
     return found
 
 

@@ -14,7 +14,7 @@ def outcomes(mix: str, *policies: str) -> dict[str, Outcome]:
     """Means over seeds, of which one may meet few long texts."""
     found = {}
     for policy in policies:
-        runs = [outcome(policy, MIXES[mix], seconds=100.0, seed=seed) for seed in range(3)]
+        runs = [outcome(policy, MIXES[mix], seconds=50.0, seed=seed) for seed in range(3)]
         shorts, longs = [one.short_p99_s for one in runs], [one.long_p50_s for one in runs]
         found[policy] = Outcome(fmean(shorts), fmean(longs))
     return found
