@@ -1,15 +1,14 @@
 """Which of pytest's workers takes a test: one takes all tests of the page.
 
-What its server has answered to one of them is known to the others (tests/service/browser.py).
+They share a browser, and what their server has answered to one of them is known to the others
+(tests/service/browser.py).
 """
 
 from __future__ import annotations
 
-import re
-
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
-_OF_THE_PAGE = re.compile(r"tests/service/test_page\w*\.py")
+from tests.service.browser import is_of_the_page
 
 
 class PageTogether(LoadFileScheduling):  # type: ignore[misc]
@@ -17,4 +16,4 @@ class PageTogether(LoadFileScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)
-        return _OF_THE_PAGE.pattern if _OF_THE_PAGE.fullmatch(file) else file
+        return "the page" if is_of_the_page(file) else file

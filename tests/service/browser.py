@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page, Route
 
 PAGE = Path(__file__).resolve().parents[2] / "service" / "page"
+_TESTS_OF_THE_PAGE = re.compile(r"tests/service/test_page\w*\.py")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FAR_HOST = "page.test"  # over plain HTTP a browser trusts a page of this machine alone
 FLAGS = (
@@ -31,6 +32,11 @@ FLAGS = (
     f"--host-resolver-rules=MAP {FAR_HOST} 127.0.0.1",
 )
 TIMEOUT_MS = 60_000
+
+
+def is_of_the_page(nodeid: str) -> bool:
+    """Tells it by the file of a test."""
+    return _TESTS_OF_THE_PAGE.fullmatch(nodeid.partition("::")[0]) is not None
 
 
 @contextmanager
@@ -62,6 +68,26 @@ def chromium() -> Iterator[Browser]:
         running.close()
     finally:
         playwright.stop()
+
+
+class SharedBrowser:
+    """One for the tests of the page that follow each other: starting it takes a second."""
+
+    def __init__(self) -> None:
+        self._open = ExitStack()
+        self._running: Browser | None = None
+
+    def get(self) -> Browser:
+        if self._running is None:
+            self._running = self._open.enter_context(chromium())
+        return self._running
+
+    def close(self) -> None:
+        self._running = None
+        self._open.close()
+
+
+SHARED_BROWSER = SharedBrowser()
 
 
 class Answers:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,7 +23,7 @@ import grpc
 import httpx
 import pytest
 
-from tests.service.browser import Answers, chromium, fresh_tab, go
+from tests.service.browser import SHARED_BROWSER, Answers, fresh_tab, go, is_of_the_page
 from tests.service.outside import free_port
 from tests.service.processes import ForkedProcess, clean_environment
 from tests.service.stubs import embeddings_stub
@@ -192,10 +192,20 @@ def embeddings(channel: grpc.Channel) -> Any:
     return embeddings_stub(channel)
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as running:
-        yield running
+@pytest.fixture
+def browser() -> Browser:
+    return SHARED_BROWSER.get()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Generator[None]:
+    """The browser ends with the last test of the page: while it runs, so does an event loop, beside
+    which other tests could not run their own."""
+    try:
+        return (yield)
+    finally:
+        if nextitem is None or not is_of_the_page(nextitem.nodeid):
+            SHARED_BROWSER.close()
 
 
 @pytest.fixture(scope="session")
