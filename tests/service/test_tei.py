@@ -290,6 +290,7 @@ def test_states_of_a_long_text_do_not_block_the_loop(server: Any, http: httpx.Cl
             asked_at = time.perf_counter()
             assert http.get("/health/live").status_code == 200
             slowest = max(slowest, time.perf_counter() - asked_at)
+            time.sleep(0.02)  # questions without a pause would take the core that reads the text
         assert len(call.result().token_embeddings) == 10_002
     assert slowest < 1
 
