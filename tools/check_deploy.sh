@@ -18,7 +18,7 @@ done
 
 if command -v promtool >/dev/null; then
     promtool check config deploy/prometheus/prometheus.yml
-    promtool test rules deploy/prometheus/tests/rules.yml
+    promtool test rules deploy/prometheus/tests/rules.yml deploy/prometheus/tests/drift.yml
 else
     echo "promtool is not here (Debian: apt install prometheus): alert rules were not checked" >&2
 fi

@@ -44,7 +44,7 @@ def test_every_alert_has_a_section_in_the_runbook() -> None:
 
 
 def test_every_alert_is_tested() -> None:
-    tested = (DEPLOY / "prometheus" / "tests" / "rules.yml").read_text()
+    tested = "".join(file.read_text() for file in (DEPLOY / "prometheus" / "tests").iterdir())
     for rule in rules():
         if "alert" in rule:
             assert f'alertname="{rule["alert"]}"' in tested
@@ -99,7 +99,7 @@ def test_every_refusal_has_an_alert_or_is_the_mistake_of_a_caller() -> None:
     [
         ("check", "config", "prometheus/prometheus.yml"),
         ("check", "rules", "prometheus/rules/recording.yml", "prometheus/rules/alerts.yml"),
-        ("test", "rules", "prometheus/tests/rules.yml"),
+        ("test", "rules", "prometheus/tests/rules.yml", "prometheus/tests/drift.yml"),
     ],
     ids=" ".join,
 )
