@@ -19,6 +19,7 @@ from torch.nn.functional import cosine_similarity
 
 from engine.checkpoint.block_size import LongBlock
 from engine.checkpoint.calibration import Calibration
+from engine.checkpoint.folder import Pooling
 from engine.errors import InvalidInput
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.encoder import Encoder
@@ -176,11 +177,14 @@ def fidelity(
 ) -> Tensor:
     """The cosine between both models' vectors of each window: [windows]."""
     pooling = pooling_of(teacher)
-    wanted, found = (
-        pool(model.encoder(ids, bounds), whole_texts(bounds, model.pooling_slope_of), pooling)
-        for model in (teacher, student)
-    )
+    wanted, found = (_window_vectors(one, ids, bounds, pooling) for one in (teacher, student))
     return cosine_similarity(wanted, found, dim=-1)
+
+
+def _window_vectors(
+    model: EmbeddingModel, ids: Tensor, bounds: Sequence[int], pooling: Pooling
+) -> Tensor:
+    return pool(model.encoder(ids, bounds), whole_texts(bounds, model.pooling_slope_of), pooling)
 
 
 def sample_windows(
@@ -248,9 +252,13 @@ def _content_ids(teacher: EmbeddingModel, texts: Sequence[str]) -> Ids:
 def _with_best_share(
     fitted: Calibration, teacher: EmbeddingModel, ids: Tensor, bounds: Sequence[int]
 ) -> Calibration:
+    pooling = pooling_of(teacher)
+    wanted = _window_vectors(teacher, ids, bounds, pooling)
+
     def mean_fidelity(candidate: Calibration) -> float:
         student = teacher.with_calibration(candidate)
-        return float(fidelity(teacher, student, ids, bounds).mean())
+        found = _window_vectors(student, ids, bounds, pooling)
+        return float(cosine_similarity(wanted, found, dim=-1).mean())
 
     candidates = [replace(fitted, mix=fitted.mix * share) for share in SHARES]
     return max(candidates, key=mean_fidelity)

@@ -115,9 +115,9 @@ def test_a_stream_of_chunks_tells_how_far_it_is(
     events: list[DocumentEvent] = []
 
     async def read(engine: AsyncEngine) -> tuple[DocumentEmbedding, DocumentChunks]:
-        whole = await engine.embed_document(long_text[:24_000], chunks=PLAN)
+        whole = await engine.embed_document(long_text[:12_000], chunks=PLAN)
         document = engine.open_chunks(chunks=PLAN, on_event=events.append)
-        await document.feed(long_text[:24_000])
+        await document.feed(long_text[:12_000])
         return whole, await document.finish()
 
     whole, found = serve([shallow_model], read)
