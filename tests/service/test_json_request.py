@@ -252,9 +252,9 @@ def test_large_bodies_are_served(http: httpx.Client) -> None:
         small = http.post("/v1/embeddings", json={"input": value}).json()
         large = http.post("/v1/embeddings", json={"input": value, **padding}).json()
         assert large["data"] == small["data"]
-    many = {"input": (ids * 100)[:10_000], **padding}
+    many = {"input": (ids * 20)[:2_000], **padding}
     document = http.post("/v1/embeddings", json=many).json()
-    assert document["usage"]["total_tokens"] == 10_002
+    assert document["usage"]["total_tokens"] == 2_002
 
 
 def test_a_large_body_of_bad_ids_is_refused(http: httpx.Client) -> None:
