@@ -56,8 +56,8 @@ def limit_numpy_threads() -> None:
     """Makes NumPy compute on the thread that calls it.
 
     The threads of its OpenBLAS wait for each other by spinning, with no limit that could be set.
-    Beside another busy process on two cores, eigenvalues of a matrix took ten times as long on two
-    threads as on one, and a search among 2,000 vectors eighty times. Torch does the large work.
+    Beside another busy process on two cores, eigenvalues of a matrix and searches among vectors
+    took many times as long on two threads as on one. Torch does the large work.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
