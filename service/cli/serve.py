@@ -92,6 +92,9 @@ def _serve(chosen: Chosen) -> None:
     else:
         from service.start import start
 
+        # Python's own handler would let the threads that load the models run on while it ends
+        # beneath them, which aborts the process.
+        signal.signal(signal.SIGINT, _exit)
         start(settings)
 
 

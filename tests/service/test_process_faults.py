@@ -7,9 +7,12 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -222,3 +225,42 @@ def test_sigterm_while_the_models_load_ends_the_process(tmp_path: Path) -> None:
 def listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_ctrl_c_while_the_models_load_ends_the_process(
+    write_checkpoint: WriteCheckpoint,
+) -> None:
+    """Without a handler Python waits for the thread that loads, or aborts beneath it. The imports
+    must be under way, so this process is not forked from one that has them."""
+    config = write_checkpoint() / "config.json"
+    config.unlink()
+    os.mkfifo(config)  # as on a drive that does not answer
+    environment = clean_environment(
+        LLN_MODELS=str(config.parent), LLN_HTTP_PORT="0", LLN_GRPC_PORT="0"
+    )
+    command = (sys.executable, "-m", "service.cli", "serve")
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    try:
+        with opened_by_its_reader(config):
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 128 + signal.SIGINT
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def opened_by_its_reader(fifo: Path) -> Iterator[None]:
+    """Nothing is written, so the reader waits."""
+    ends: list[int] = []
+
+    def is_read() -> bool:
+        with suppress(OSError):  # until it is
+            ends.append(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
+        return bool(ends)
+
+    wait_for(is_read, "the reader")
+    try:
+        yield
+    finally:
+        os.close(ends[0])
