@@ -145,7 +145,9 @@ def _choose_device(name: str) -> torch.device:
         raise _invalid("device", name, "auto, cpu, cuda or cuda:N")
     num_gpus = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= num_gpus:
-        raise _invalid("device", name, f"one of the {num_gpus} GPUs of this machine")
+        gpus = f"one of the {num_gpus} GPUs of this machine"
+        none = "auto or cpu on this machine, where torch finds no GPU"
+        raise _invalid("device", name, gpus if num_gpus else none)
     return device
 
 

@@ -120,11 +120,12 @@ class RankPlace:
 
 
 def check_devices(config: EngineConfig, num_ranks: int, *, num_gpus: int | None = None) -> None:
-    """Raises InvalidInput if this many ranks on this machine have more than its GPUs."""
+    """Raises InvalidInput if several ranks are more than the GPUs of this machine. One alone is
+    told as its models load."""
     if num_gpus is None:
         num_gpus = torch.cuda.device_count()
     wants_gpus = config.device.startswith("cuda") or (config.device == "auto" and num_gpus > 0)
-    if wants_gpus and num_ranks > num_gpus:
+    if wants_gpus and num_ranks > max(1, num_gpus):
         raise InvalidInput(
             f"{num_ranks} ranks are to run on this machine, which has {num_gpus} GPUs: start some "
             "on other machines with torchrun, or ask for fewer",

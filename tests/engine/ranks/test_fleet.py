@@ -229,6 +229,12 @@ def test_fewer_gpus_than_ranks() -> None:
     check_devices(config, 4, num_gpus=4)
 
 
+def test_one_process_without_its_gpu_is_told_nothing_of_ranks() -> None:
+    check_devices(EngineConfig(device="cuda"), 1, num_gpus=0)
+    with pytest.raises(InvalidInput, match="2 ranks are to run"):
+        check_devices(EngineConfig(device="cuda", ranks=2), 2, num_gpus=0)
+
+
 STATED = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}
 
 
