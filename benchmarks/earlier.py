@@ -1,7 +1,8 @@
-"""How long a diagnosis takes, compared with an earlier commit, in turns.
+"""How long a diagnosis, or linked passages, take compared with an earlier commit, in turns.
 
 python -m benchmarks.earlier 306b21c --layers 0 3 --tokens 1200 --repeats 2
 python -m benchmarks.earlier a896794 --model default --layers 0 --out FILE
+python -m benchmarks.earlier 5f71db7f --what linked --model default --tokens 8192 --repeats 9
 
 Each commit runs in a process of its own, with the same packages and the same text. The earlier one
 is checked out beside this one for as long as it takes.
@@ -29,17 +30,31 @@ from engine.model.embedding_model import load_model
 _WORKER = """
 import json, sys, time
 from engine.engine import Engine
+from engine.types import ChunkPlan
 
 asked = json.loads(sys.stdin.readline())
 engine = Engine.load(asked["model"])
+
+def diagnosis():
+    found = engine.diagnose(asked["text"], layers=asked["layers"], mode="auto")
+    return {one.instrument: one.compute_s for one in found.instruments}
+
+def linked():
+    engine.embed_chunks(asked["text"], chunks=ChunkPlan(tokens=256, context="linked"))
+    return {}
+
 print("ready", flush=True)
 for _ in sys.stdin:
     started_at = time.perf_counter()
-    found = engine.diagnose(asked["text"], layers=asked["layers"], mode="auto")
-    seconds = time.perf_counter() - started_at
-    parts = {one.instrument: one.compute_s for one in found.instruments}
-    print(json.dumps({"s": seconds, "tokens": found.tokens, "parts": parts}), flush=True)
+    parts = globals()[asked["what"]]()
+    print(json.dumps({"s": time.perf_counter() - started_at, "parts": parts}), flush=True)
 """
+
+_WHAT = ("diagnosis", "linked")
+"""Functions of the worker."""
+
+
+_RESULTS = ROOT / "benchmarks" / "results" / "comparisons"
 
 
 def main() -> int:
@@ -48,7 +63,7 @@ def main() -> int:
     whole = "\n\n".join(topics.values())[: 8 * options.tokens]
     encoded = tokenizer.encode_batch([whole], with_offsets=True)[0]
     text = whole[: int(encoded.offsets[options.tokens - encoded.num_suffix - 1, 1])]
-    asked = {"model": options.model, "text": text, "layers": options.layers}
+    asked = {"what": options.what, "model": options.model, "text": text, "layers": options.layers}
     taken: dict[str, list[dict[str, object]]] = {"now": [], "earlier": []}
     with (
         _checked_out(options.commit) as folder,
@@ -68,6 +83,7 @@ def main() -> int:
         "commit": commit(),
         "earlier": options.commit,
         "machine": machine(),
+        "what": options.what,
         "model": options.model,
         "tokens": options.tokens,
         "layers": options.layers,
@@ -75,8 +91,9 @@ def main() -> int:
         "ratios": ratios,
         "turns": taken,
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    out: Path = options.out or _RESULTS / f"{options.what}.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(f"{median(ratios):.2f} times as fast ({min(ratios):.2f} to {max(ratios):.2f})")
     return 0
 
@@ -123,12 +140,12 @@ def _turn(worker: subprocess.Popen[str]) -> dict[str, object]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.earlier", description=__doc__)
     parser.add_argument("commit", help="the earlier one")
+    parser.add_argument("--what", choices=_WHAT, default=_WHAT[0])
     parser.add_argument("--model", default=PUBLISHED_MODEL)
     parser.add_argument("--tokens", type=int, default=1_200)
-    parser.add_argument("--layers", type=int, nargs="+", help="default: all")
+    parser.add_argument("--layers", type=int, nargs="+", help="of a diagnosis; default: all")
     parser.add_argument("--repeats", type=int, default=2)
-    out = ROOT / "benchmarks" / "results" / "comparisons" / "diagnosis.json"
-    parser.add_argument("--out", type=Path, default=out)
+    parser.add_argument("--out", type=Path, help=f"default: {_RESULTS}")
     return parser
 
 

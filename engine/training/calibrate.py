@@ -19,7 +19,6 @@ from torch.nn.functional import cosine_similarity
 
 from engine.checkpoint.block_size import LongBlock
 from engine.checkpoint.calibration import Calibration
-from engine.checkpoint.folder import Pooling
 from engine.errors import InvalidInput
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.encoder import Encoder
@@ -172,19 +171,10 @@ def calibrate(
 
 
 @torch.no_grad()
-def fidelity(
-    teacher: EmbeddingModel, student: EmbeddingModel, ids: Tensor, bounds: Sequence[int]
-) -> Tensor:
-    """The cosine between both models' vectors of each window: [windows]."""
-    pooling = pooling_of(teacher)
-    wanted, found = (_window_vectors(one, ids, bounds, pooling) for one in (teacher, student))
-    return cosine_similarity(wanted, found, dim=-1)
-
-
-def _window_vectors(
-    model: EmbeddingModel, ids: Tensor, bounds: Sequence[int], pooling: Pooling
-) -> Tensor:
-    return pool(model.encoder(ids, bounds), whole_texts(bounds, model.pooling_slope_of), pooling)
+def packed_vectors(model: EmbeddingModel, ids: Tensor, bounds: Sequence[int]) -> Tensor:
+    """The model's vector of each packed window: [windows, W]."""
+    spans = whole_texts(bounds, model.pooling_slope_of)
+    return pool(model.encoder(ids, bounds), spans, pooling_of(model))
 
 
 def sample_windows(
@@ -252,12 +242,11 @@ def _content_ids(teacher: EmbeddingModel, texts: Sequence[str]) -> Ids:
 def _with_best_share(
     fitted: Calibration, teacher: EmbeddingModel, ids: Tensor, bounds: Sequence[int]
 ) -> Calibration:
-    pooling = pooling_of(teacher)
-    wanted = _window_vectors(teacher, ids, bounds, pooling)
+    wanted = packed_vectors(teacher, ids, bounds)
 
     def mean_fidelity(candidate: Calibration) -> float:
         student = teacher.with_calibration(candidate)
-        found = _window_vectors(student, ids, bounds, pooling)
+        found = packed_vectors(student, ids, bounds)
         return float(cosine_similarity(wanted, found, dim=-1).mean())
 
     candidates = [replace(fitted, mix=fitted.mix * share) for share in SHARES]

@@ -26,11 +26,12 @@ async def changes_of(folder: Path, place: Path) -> AsyncIterator[None]:
     try:
         async for _ in _watched(folder, place):
             yield
-    except ImportError:
+    except* ImportError:
         pass
-    except (OSError, UnicodeError) as error:
-        # One folder that may not be read would hide others, or all are gone.
-        log.warning("%s: looking for changes every %g s", error, POLL_S)
+    except* (OSError, UnicodeError, RuntimeError) as failed:
+        # One folder that may not be read would hide others, or all are gone. Or a name is not
+        # UTF-8, of which watchfiles tells in an error of its own.
+        log.warning("%s: looking for changes every %g s", failed.exceptions[0], POLL_S)
     while True:
         await asyncio.sleep(POLL_S)
         yield
@@ -43,8 +44,5 @@ async def _watched(folder: Path, place: Path) -> AsyncIterator[None]:
         file = Path(path)
         return may_be_in(folder, file) and not is_own(file, folder, place)
 
-    try:
-        async for _ in awatch(folder, watch_filter=concerns):
-            yield
-    except ExceptionGroup as failed:  # the watcher's, at a name that is not UTF-8 for example
-        raise OSError(str(failed.exceptions[0])) from None
+    async for _ in awatch(folder, watch_filter=concerns):
+        yield

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.forked import forking
@@ -24,10 +24,7 @@ def clean_environment(**settings: str) -> dict[str, str]:
 
 
 class ForkedProcess:
-    """`lln` with these arguments, with the part of `subprocess.Popen` that tests use.
-
-    `prepare` is called in the process before the command.
-    """
+    """`lln` with these arguments, with the part of `subprocess.Popen` that tests use."""
 
     def __init__(
         self,
@@ -37,11 +34,10 @@ class ForkedProcess:
         stdout: Path,
         stderr: Path,
         stdin: Path = Path(os.devnull),
-        prepare: Callable[[], None] | None = None,
     ) -> None:
         files = (stdin, stdout, stderr)
         self._process = forking().Process(
-            target=_run, args=(list(arguments), dict(environment), files, prices_folder(), prepare)
+            target=_run, args=(list(arguments), dict(environment), files, prices_folder())
         )
         self._process.start()
 
@@ -100,7 +96,6 @@ def _run(
     environment: dict[str, str],
     files: tuple[Path, Path, Path],
     prices: Path,
-    prepare: Callable[[], None] | None,
 ) -> None:
     os.environ.clear()
     os.environ.update(environment)
@@ -113,8 +108,6 @@ def _run(
     sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
     sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False, buffering=1)
     share_prices(prices)
-    if prepare is not None:
-        prepare()
 
     from service.cli.__main__ import main
 

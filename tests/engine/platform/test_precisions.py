@@ -21,6 +21,16 @@ from tests.forked import printed_by_fork
 
 
 @pytest.mark.parametrize(
+    ("device", "told"),
+    [("tpu", "use auto, cpu, cuda or cuda:N"), ("cuda", "use auto or cpu"), ("cuda:3", "use auto")],
+)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_device_that_is_not_there(device: str, told: str) -> None:
+    with pytest.raises(InvalidInput, match=told):
+        choose_placement(device, "auto")
+
+
+@pytest.mark.parametrize(
     ("has", "limit", "int8", "bfloat16"),
     [
         ({}, "", False, False),

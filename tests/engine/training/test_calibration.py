@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ from engine.checkpoint.calibration import (
 from engine.config import EngineConfig
 from engine.errors import CheckpointError, InvalidInput
 from engine.model.embedding_model import EmbeddingModel, load_model
-from engine.training.calibrate import CalibrationPlan, calibrate, fidelity, sample_windows
+from engine.training.calibrate import CalibrationPlan, calibrate, packed_vectors, sample_windows
 from engine.training.convert import adapt_model, built_in_texts, read_texts
 
 if TYPE_CHECKING:
@@ -225,6 +225,12 @@ def test_reading_text_files(tmp_path: Path) -> None:
     (tmp_path / "b.bin").write_bytes(b"\x00\x01")
     (tmp_path / "c.txt").write_text("  \n")
     assert read_texts([tmp_path]) == ["# one"]
+
+
+def fidelity(teacher: EmbeddingModel, student: EmbeddingModel, *windows: Any) -> torch.Tensor:
+    """The cosine between both models' vectors of each window."""
+    wanted, found = (packed_vectors(model, *windows) for model in (teacher, student))
+    return torch.cosine_similarity(wanted, found)
 
 
 def test_the_default_model_is_its_teacher_within_a_block(

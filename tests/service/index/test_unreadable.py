@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pyarrow
@@ -18,9 +21,8 @@ from service.index.place import PLACE
 from service.index.scan import changes_in
 from service.index.store import FileState
 from tests.service.index.folder import Run
-from tests.service.index.unreadable import folders_too_deep, give_up_privileges, modes
-from tests.service.outside import wait_for
-from tests.service.processes import ForkedProcess, clean_environment
+from tests.service.index.unreadable import folders_too_deep, modes, without_privileges
+from tests.service.processes import clean_environment
 
 DENIED = "Permission denied"
 
@@ -38,7 +40,7 @@ def test_a_folder_that_cannot_be_listed_does_not_end_an_index(
 
 
 def test_what_the_system_does_not_allow_to_read_stays_as_it_was_indexed(
-    folder: Path, model: str, run: Run, tmp_path: Path
+    folder: Path, model: str, run: Run
 ) -> None:
     """A folder that cannot be listed, one that tells nothing but names, and a file."""
     listed, new = folder / "listed/walrus.txt", folder / "new.txt"
@@ -49,9 +51,7 @@ def test_what_the_system_does_not_allow_to_read_stays_as_it_was_indexed(
     (folder / "fox.md").write_text("# The fox\n\nThe fox sleeps.\n")
 
     with modes({folder / "deep": 0, listed.parent: 0o444, new: 0}):
-        output = tmp_path / "told.jsonl"
-        assert without_privileges("index", folder, model, output).wait(60) == 0
-        [summary] = summaries(output)
+        summary = index_without_privileges(folder, model)
         assert summary["problems"] == {
             "deep": DENIED,
             "listed/walrus.txt": DENIED,
@@ -65,28 +65,35 @@ def test_what_the_system_does_not_allow_to_read_stays_as_it_was_indexed(
 
 
 def test_a_folder_that_cannot_be_watched_hides_no_change(
-    folder: Path, model: str, run: Run, tmp_path: Path
+    folder: Path, model: str, run: Run
 ) -> None:
     """Some folders are listed before it, and some after it."""
     files = [folder / name / "new.txt" for name in "abcdefgh"]
     for file in files:
         file.parent.mkdir()
+    watch = (sys.executable, "-m", "service.cli", "watch", str(folder), "--model", model, "--json")
     listed = folder / "listed/walrus.txt"
     listed.parent.mkdir()
     listed.write_text("A walrus sings.")
     run("index", folder, "--model", model)
-    output = tmp_path / "told.jsonl"
     with modes({folder / "deep": 0, listed.parent: 0o444}):
-        watching = without_privileges("watch", folder, model, output)
+        process = subprocess.Popen(
+            without_privileges(*watch), env=clean_environment(), stdout=subprocess.PIPE
+        )
+        assert process.stdout is not None
+        give_up = Timer(60, process.kill)
+        give_up.start()
+        told = []
         try:
-            wait_for(lambda: bool(summaries(output)), "the first summary")
+            told.append(json.loads(process.stdout.readline()))
             for file in files:
                 file.write_text(f"A walrus sings in {file.parent.name}.")
-            wait_for(lambda: num_read(summaries(output)) >= len(files), "all that changed")
+            while sum(summary["read"] for summary in told) < len(files):
+                told.append(json.loads(process.stdout.readline()))
         finally:
-            watching.kill()
-            watching.wait()
-    told = summaries(output)
+            give_up.cancel()
+            process.kill()
+            process.communicate()
     assert told[0]["problems"] == {"deep": DENIED, "listed/walrus.txt": DENIED}
     assert [summary["problems"] for summary in told[1:]] == [{}] * (len(told) - 1)
 
@@ -97,26 +104,13 @@ def test_what_lay_in_a_folder_that_is_a_file_now_has_gone(tmp_path: Path) -> Non
     assert changes_in(tmp_path, known, tmp_path / PLACE).removed == ["deep/wizards.html"]
 
 
-def without_privileges(command: str, folder: Path, model: str, output: Path) -> ForkedProcess:
-    return ForkedProcess(
-        [command, str(folder), "--model", model, "--json"],
-        clean_environment(),
-        stdout=output,
-        stderr=output.with_suffix(".log"),
-        prepare=give_up_privileges,
+def index_without_privileges(folder: Path, model: str) -> dict[str, Any]:
+    index = (sys.executable, "-m", "service.cli", "index", str(folder), "--model", model, "--json")
+    done = subprocess.run(
+        without_privileges(*index), env=clean_environment(), capture_output=True, check=True
     )
-
-
-def summaries(output: Path) -> list[dict[str, Any]]:
-    """Those that have been written to their end."""
-    if not output.exists():
-        return []
-    lines = output.read_text().splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
-
-
-def num_read(told: list[dict[str, Any]]) -> int:
-    return sum(summary["read"] for summary in told)
+    summary: dict[str, Any] = json.loads(done.stdout)
+    return summary
 
 
 def test_what_cannot_be_read_is_a_bad_row_of_a_corpus(tmp_path: Path) -> None:
