@@ -2,7 +2,7 @@
 
 python -m benchmarks.earlier 306b21c --layers 0 3 --tokens 1200 --repeats 2
 python -m benchmarks.earlier a896794 --model default --layers 0 --out FILE
-python -m benchmarks.earlier 5f71db7f --what linked --model default --tokens 8192 --repeats 9
+python -m benchmarks.earlier 5f71db7f --what linked --model default --tokens 8192 --repeats 15
 
 Each commit runs in a process of its own, with the same packages and the same text. The earlier one
 is checked out beside this one for as long as it takes.
