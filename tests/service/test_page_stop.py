@@ -61,6 +61,7 @@ def test_a_new_text_ends_the_maps_of_the_one_before(page: Page) -> None:
     page.route(MAPS, never)
     with page.expect_request(MAPS), page.expect_request("**/v1/structure"):
         submit(page, SHORT)
+    page.wait_for_selector("#charts svg")  # the diagnostics have been answered
     page.wait_for_selector("[role=treeitem]")
     page.click("#edit")
     page.wait_for_selector("#status", state="hidden")
