@@ -39,8 +39,11 @@ class JsonRoute(APIRoute):
         handle = self.get_parsed_handler()
         if self.body_field is None:
             return handle
+        needs_body = self.body_field.field_info.is_required()
 
         async def handle_json(request: Request) -> Response:
+            if not needs_body and not await request.body():
+                return await handle(request)
             require_json(request.headers, undeclared=self.undeclared_types)
             document = await _parse_in_time(request, await request.body())
             request._body = b""  # its memory is not needed beside the document's

@@ -167,6 +167,23 @@ def test_unknown_claim(http: httpx.Client, verb: str) -> None:
     assert answer.json()["error"]["param"] == "only"
 
 
+@pytest.mark.parametrize(
+    ("body", "code", "param", "message"),
+    [
+        ({"only": ["lln"]}, "unknown_field", "only", "only is not a known field"),
+        (["lln"], "invalid_field", None, "the body: input should be an object, got a list"),
+    ],
+)
+def test_the_checks_take_no_fields_in_a_body(
+    http: httpx.Client, body: Any, code: str, param: str | None, message: str
+) -> None:
+    answer = http.post("/v1/claims", json=body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (422, code, param)
+    assert error["message"] == message
+    assert http.post("/v1/claims", json={}).status_code in (200, 202)
+
+
 def test_checks_that_failed_say_why_and_can_start_again() -> None:
     class Broken:
         def __getattr__(self, name: str) -> Any:

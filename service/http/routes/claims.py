@@ -13,6 +13,7 @@ from service.http.dependencies import Claims
 from service.http.json_request import JsonRoute
 from service.http.json_response import json_response
 from service.http.query import query_known
+from service.http.schemas.fields import NoFields
 from service.http.schemas.responses.diagnostics import ClaimList
 
 router = APIRouter(route_class=JsonRoute, tags=["diagnostics"], dependencies=[Depends(query_known)])
@@ -45,7 +46,7 @@ async def list_claims(claims: Claims, only: Only = None) -> Response:
     responses=_COMPUTING,
     summary="Check the papers' claims here",
 )
-async def start_claims(claims: Claims, only: Only = None) -> Response:
+async def start_claims(claims: Claims, only: Only = None, body: NoFields | None = None) -> Response:
     """Starts the checks in the background, unless they run or are done; checks that failed start
     again. They take a minute or two at low priority. `only` chooses what is answered, not what is
     checked."""

@@ -151,6 +151,10 @@ class Body(BaseModel):
         return schema
 
 
+class NoFields(Body):
+    """The body of a request that has none of its own. What it holds would be ignored unseen."""
+
+
 class VectorFields(BaseModel):
     """How texts become vectors."""
 
