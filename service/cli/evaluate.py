@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from os.path import abspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -131,7 +132,8 @@ _WITHOUT_READINGS = ("teacher", "lengths", "without_lln")
 
 
 def _check_options(chosen: Chosen) -> None:
-    """Reject options that would be ignored, and a file that cannot be written hours later."""
+    """Reject options that would be ignored, a teacher among its students, and a file that cannot be
+    written hours later."""
     ignored = _WITHOUT_READINGS if chosen.readings else _WITH_READINGS
     given = [name for name in ignored if getattr(chosen, name) not in (None, False)]
     if given:
@@ -139,6 +141,14 @@ def _check_options(chosen: Chosen) -> None:
         told = "not read with" if chosen.readings else "read only with"
         verb = "is" if len(given) == 1 else "are"
         raise InvalidInput(f"{options} {verb} {told} --readings", param=given[0])
+    if chosen.teacher and abspath(chosen.teacher) in map(abspath, chosen.models):
+        raise InvalidInput(
+            f"--teacher {chosen.teacher} is one of the models to evaluate, which would be compared "
+            "with itself; without --teacher, it is the first model with softmax",
+            code="own_teacher",
+            param="teacher",
+            actual=chosen.teacher,
+        )
     if chosen.out and not chosen.out.parent.is_dir():
         raise InvalidInput(
             f"the folder of {chosen.out} does not exist",

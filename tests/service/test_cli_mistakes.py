@@ -103,6 +103,11 @@ from service.cli.__main__ import main
             "--lengths is not read with --readings",
         ),
         (
+            ["evaluate", "default", "./student", "--teacher", "student/"],
+            "--teacher student/ is one of the models to evaluate, which would be compared with "
+            "itself; without --teacher, it is the first model with softmax",
+        ),
+        (
             ["evaluate", "--out", "/dev/null/found.json"],
             "the folder of /dev/null/found.json does not exist",
         ),
