@@ -110,7 +110,10 @@ def positive_gpus(value: str) -> float:
 
 
 def names(value: str) -> list[str]:
-    return [name.strip() for name in value.split(",")]
+    found = [name.strip() for name in value.split(",")]
+    if not all(found):
+        raise argparse.ArgumentTypeError(f"expected names separated by commas, got {value!r}")
+    return found
 
 
 def with_engine(model: str, work: Callable[[AsyncEngine], Awaitable[Result]]) -> Result:

@@ -166,6 +166,15 @@ def test_numbers_that_are_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert "expected whole numbers separated by commas, got 'many'" in told
 
 
+@pytest.mark.parametrize("value", ["year,", ",year", "year, ,isbn", ""])
+def test_names_that_are_none(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["embed", "--from", "rows.csv", "--keep", value])
+    assert left.value.code == 2
+    told = capsys.readouterr().err
+    assert f"argument --keep: expected names separated by commas, got {value!r}" in told
+
+
 @pytest.mark.parametrize(
     "option", [["--lengths", "64,0"], ["--lengths=-5"], ["--documents", "0"], ["--documents=-1"]]
 )
