@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +17,7 @@ from service.index.errors import IndexMismatch, IndexNotFound
 from service.index.open import check_model
 from service.index.place import index_folder
 from service.index.search import Hit, Searcher, Ways, check_query
-from service.index.store import DATABASE, Document, IndexStore, Totals
+from service.index.store import Document, IndexStore, Totals
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +111,7 @@ class IndexSearch:
             raise _without_place(error, self._place) from error
 
     def _current(self, place: Path) -> _Opened:
-        if self._opened is None or not self._opened.is_current:
+        if self._opened is None or not self._opened.store.is_in_place:
             # It was rebuilt meanwhile, perhaps with another model.
             if self._opened is not None:
                 self._opened.store.close()
@@ -122,12 +121,9 @@ class IndexSearch:
 
 
 class _Opened:
-    """An open index, and whether it is still the one in its place."""
+    """An open index, and what searches it."""
 
     def __init__(self, place: Path, engine: AsyncEngine) -> None:
-        self._database = place / DATABASE
-        # Before it is opened: an index that takes its place in between is another.
-        self._inode = _inode_of(self._database)
         self.store = IndexStore.open(place)
         try:
             check_model(self.store.recipe, engine)
@@ -135,17 +131,6 @@ class _Opened:
             self.store.close()
             raise
         self.searcher = Searcher(self.store)
-
-    @property
-    def is_current(self) -> bool:
-        return self._inode is not None and _inode_of(self._database) == self._inode
-
-
-def _inode_of(path: Path) -> int | None:
-    try:
-        return os.stat(path).st_ino
-    except OSError:
-        return None
 
 
 def _opened_again(place: Path, engine: AsyncEngine) -> _Opened:

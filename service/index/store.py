@@ -8,12 +8,13 @@ or new.
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
@@ -26,6 +27,9 @@ from service.readers.extracted import page_of
 
 DATABASE = "index.sqlite"
 _BUSY_TIMEOUT_S = 10.0
+
+_Inode: TypeAlias = tuple[int, int]
+"""Its device and its number."""
 
 
 class FileState(NamedTuple):
@@ -75,9 +79,10 @@ class Totals(NamedTuple):
 class IndexStore:
     """The index in a folder of its own. Used by one thread at a time."""
 
-    def __init__(self, folder: Path, database: sqlite3.Connection) -> None:
+    def __init__(self, folder: Path, database: sqlite3.Connection, inode: _Inode | None) -> None:
         self.folder = folder
         self._db = database
+        self._inode = inode
         self.recipe = Recipe.from_json(self._one("SELECT content FROM recipe")[0])
 
     @classmethod
@@ -86,10 +91,12 @@ class IndexStore:
         path = folder / DATABASE
         if not path.is_file():
             raise IndexNotFound(f"{folder} has no index; make one: lln index FOLDER", param="index")
+        # Before it is opened: an index that takes its place in between is another.
+        inode = _inode_of(path)
         database = _connect(path)
         try:
             _check_version(database, path)
-            return cls(folder, database)
+            return cls(folder, database, inode)
         except BaseException:
             database.close()
             raise
@@ -107,7 +114,7 @@ class IndexStore:
             database.execute("INSERT INTO recipe VALUES (?)", (recipe.to_json(),))
             database.execute(f"PRAGMA user_version = {VERSION}")
             database.execute("COMMIT")
-            return cls(folder, database)
+            return cls(folder, database, _inode_of(folder / DATABASE))
         except BaseException:
             database.close()
             raise
@@ -125,6 +132,21 @@ class IndexStore:
 
     def close(self) -> None:
         self._db.close()
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the file that was opened is still the index of its folder."""
+        return self._inode is not None and _inode_of(self.folder / DATABASE) == self._inode
+
+    def check_in_place(self) -> None:
+        """Raises StorageFailure if the index was deleted or replaced since it was opened. SQLite
+        would write on to a file that nobody finds."""
+        if not self.is_in_place:
+            raise StorageFailure(
+                f"the index in {self.folder} was deleted or replaced while it was written; "
+                "run the command again",
+                code="index_gone",
+            )
 
     def prepare_to_write(self) -> None:
         """Adds what earlier versions did not have."""
@@ -251,6 +273,7 @@ class IndexStore:
     @contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
         """One transaction, which raises the number of changes."""
+        self.check_in_place()
         try:
             self._db.execute("BEGIN IMMEDIATE")
             try:
@@ -265,6 +288,15 @@ class IndexStore:
             raise StorageFailure(
                 f"the index in {self.folder} cannot be written: {error}"
             ) from error
+
+
+def _inode_of(path: Path) -> _Inode | None:
+    """What tells a file from others in its place; None if there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -124,6 +124,7 @@ class IndexWriter:
         """
         if not self.folder.is_dir():  # an empty index would be the answer
             raise InvalidInput(f"{self.folder} is no longer there", param="folder")
+        self._store.check_in_place()
         known = self._store.file_states()
         changes = changes_in(self.folder, known, self.place)
         summary = Summary(unchanged=changes.unchanged)

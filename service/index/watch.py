@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from service.index.scan import is_own
+from service.index.store import DATABASE
 from service.readers.files import may_be_in
 
 log = logging.getLogger(__name__)
@@ -17,7 +18,8 @@ POLL_S = 2.0
 
 
 async def changes_of(folder: Path, place: Path) -> AsyncIterator[None]:
-    """Yields after files of the folder changed, without end. What lies in `place` is not of it.
+    """Yields after files of the folder changed, without end. What lies in `place` is not of it, but
+    it also yields if the index there is deleted or replaced.
 
     The next yield covers what changed while the caller was working. Without watchfiles
     (the extra `index`), or if something in the folder cannot be watched, it yields every two
@@ -40,8 +42,10 @@ async def changes_of(folder: Path, place: Path) -> AsyncIterator[None]:
 async def _watched(folder: Path, place: Path) -> AsyncIterator[None]:
     from watchfiles import Change, awatch
 
-    def concerns(_: Change, path: str) -> bool:
+    def concerns(change: Change, path: str) -> bool:
         file = Path(path)
+        if file == place / DATABASE and change != Change.modified:
+            return True
         return may_be_in(folder, file) and not is_own(file, folder, place)
 
     async for _ in awatch(folder, watch_filter=concerns):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sqlite3
 from argparse import Namespace
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,8 +18,9 @@ from engine.async_engine import AsyncEngine
 from engine.errors import InvalidInput
 from engine.model.embedding_model import EmbeddingModel
 from service.cli import index as index_command
+from service.errors import StorageFailure
 from service.index.open import has_records, open_to_write
-from service.index.update import IndexWriter, Summary, recipe_for
+from service.index.update import IndexWriter, Progress, Summary, recipe_for
 from service.index.watch import changes_of
 from tests.engine.small_models import calibrated
 
@@ -245,6 +247,49 @@ def test_a_watched_folder_that_is_removed_is_told(tmp_path: Path) -> None:
         await told
 
     in_time(watch)
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_watching_ends_if_the_index_is_gone(
+    folder: Path, model: EmbeddingModel, *, is_replaced: bool
+) -> None:
+    place = folder / ".lln"
+
+    async def watch() -> None:
+        async with writing(folder, place, model) as writer:
+            watching = asyncio.ensure_future(
+                index_command._update_again_and_again(Namespace(json=True), writer)
+            )
+            while rows(place, "SELECT count(*) FROM files") != [(2,)]:
+                await asyncio.sleep(0.1)
+            if is_replaced:
+                shutil.copy(place / "index.sqlite", place / "another")
+                os.replace(place / "another", place / "index.sqlite")
+            else:
+                shutil.rmtree(place)
+            with pytest.raises(StorageFailure, match="was deleted or replaced") as told:
+                await watching
+            assert told.value.code == "index_gone"
+
+    in_time(watch)
+
+
+def test_an_index_that_is_deleted_during_an_update_is_not_written_on(
+    folder: Path, model: EmbeddingModel, tmp_path: Path
+) -> None:
+    place = tmp_path / "index"
+
+    async def write() -> None:
+        async with writing(folder, place, model) as writer:
+
+            def delete(_: Progress) -> None:
+                shutil.rmtree(place, ignore_errors=True)
+
+            with pytest.raises(StorageFailure, match="was deleted or replaced"):
+                await writer.update(delete)
+
+    in_time(write)
+    assert not place.exists()
 
 
 @pytest.mark.parametrize("name", [b"watched", b"caf\xe9"])
