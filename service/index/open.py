@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.errors import ModelNotFound
 from service.errors import StorageFailure
 from service.index.errors import IndexMismatch, IndexNotFound
+from service.index.place import PLACE
 from service.index.schema import Recipe
 from service.index.store import DATABASE, IndexStore
 
@@ -27,8 +29,12 @@ def open_to_write(place: Path, recipe: Recipe, *, rebuild: bool = False) -> Inde
         return IndexStore.create(place, recipe)
     store = IndexStore.open(place)
     try:
-        _check_recipe(store.recipe, recipe, place)
+        has_moved = store.recipe.folder != recipe.folder and place == Path(recipe.folder) / PLACE
+        made = replace(store.recipe, folder=recipe.folder) if has_moved else store.recipe
+        _check_recipe(made, recipe, place)
         store.prepare_to_write()
+        if has_moved:  # with its folder, in which all paths of files are the same
+            store.set_recipe(made)
     except BaseException:
         store.close()
         raise

@@ -153,6 +153,11 @@ class IndexStore:
         with self._reading() as db:
             db.execute(RECORDS)
 
+    def set_recipe(self, recipe: Recipe) -> None:
+        with self._changing() as db:
+            db.execute("UPDATE recipe SET content = ?", (recipe.to_json(),))
+        self.recipe = recipe
+
     @property
     def changes(self) -> int:
         """A number that every change raises."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,19 @@ def test_an_index_in_the_folder_itself_or_above_it(folder: Path, model: str, run
     assert (summary["unchanged"], summary["not_text"]) == (3, 0)
     [summary] = run("index", folder / "deep", *where, "--rebuild")
     assert summary["read"] == 2
+
+
+def test_an_index_moves_with_its_folder(folder: Path, model: str, run: Run, tmp_path: Path) -> None:
+    run("index", folder, "--model", model)
+    moved = folder.rename(tmp_path / "moved")
+    [summary] = run("index", moved, "--model", model)
+    assert (summary["unchanged"], summary["read"], summary["removed"]) == (3, 0, 0)
+    with IndexStore.open(moved / ".lln") as store:
+        assert store.recipe.folder == str(moved)
+    copy = shutil.copytree(moved, tmp_path / "copy")
+    assert run("index", copy, "--model", model)[0]["unchanged"] == 3
+    elsewhere = ("--index", moved / ".lln", "--model", model)
+    assert f"was made with folder {moved}, not {copy}" in run("index", copy, *elsewhere)
 
 
 def test_two_writers_are_refused(folder: Path, model: str, run: Run) -> None:
