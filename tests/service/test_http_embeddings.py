@@ -204,6 +204,7 @@ def test_bad_input_is_refused_by_name(
         (["x", {"a": 1}], "got an object with 'a'", "input[1]"),
         (["x", None], "got null", "input[1]"),
         (["x", 7], "got 7", "input[1]"),
+        ([True, 101], "got true", "input[0]"),
         (7.5, "got 7.5", "input"),
         (True, "got true", "input"),
     ],
@@ -215,6 +216,18 @@ def test_an_input_that_is_no_text_is_named(
     assert (error["code"], error["param"]) == ("invalid_type", param)
     assert error["message"].startswith(f"{param} must be a string")
     assert error["message"].endswith(message)
+
+
+@pytest.mark.parametrize(
+    ("given", "at", "named"),
+    [([101, "x"], 1, "'x'"), ([101, 102, [103]], 2, "a list"), ([101, 5.5], 1, "5.5")],
+)
+def test_what_is_no_id_among_token_ids_is_named(
+    http: httpx.Client, given: list[Any], at: int, named: str
+) -> None:
+    _, error = refusal(http, {"input": given})
+    assert (error["code"], error["param"]) == ("invalid_type", f"input[{at}]")
+    assert error["message"] == f"input[{at}] must be a token id, as input[0] is, got {named}"
 
 
 @pytest.mark.parametrize(

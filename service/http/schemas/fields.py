@@ -207,8 +207,11 @@ def as_inputs(value: Any, param: str, *, texts: bool = True) -> Sequence[TextInp
     if not isinstance(value, list):
         either = "a string, token ids, or a list of either"
         raise wrong_type(value, param, either if texts else "token ids, or a list of such lists")
-    if value and all(type(item) is int for item in value):
-        return [value]
+    if value and type(value[0]) is int:
+        wrong = next((at for at, item in enumerate(value) if type(item) is not int), None)
+        if wrong is None:
+            return [value]
+        raise wrong_type(value[wrong], f"{param}[{wrong}]", f"a token id, as {param}[0] is")
     if not _INPUT_TYPES.issuperset(map(type, value)):
         wrong = next(at for at, item in enumerate(value) if type(item) not in _INPUT_TYPES)
         one = "a string or a list of token ids" if texts else "a list of token ids"
