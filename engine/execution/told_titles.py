@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.errors import InvalidInput, TextTooLong
 from engine.model.embedding_model import EmbeddingModel
-from engine.text.chunking import shares_of, titled_contexts
+from engine.text.chunking import contexts, shares_of
 from engine.text.titles import is_visible
 from engine.text.unicode import check_unicode
 from engine.types import Chunking, Ids
@@ -13,7 +13,7 @@ MAX_TITLE_TOKENS = 512
 """Longest title, prompt and special tokens included."""
 
 
-def check_title(title: str, plan: Chunking | None) -> None:
+def check_title(title: str, plan: Chunking | None, *, has_record: bool = False) -> None:
     """Reject a title that is empty, or that no vector would use."""
     if not is_visible(title):
         raise InvalidInput(
@@ -29,7 +29,7 @@ def check_title(title: str, plan: Chunking | None) -> None:
             param="title",
         )
     if shares_of(plan).opening == 0:
-        using = titled_contexts()
+        using = contexts(of_records=has_record, titled=True)
         why = "opening is 0" if plan.opening == 0 else f"context is {plan.context}"
         raise InvalidInput(
             f"title is not used when {why}; contexts that use it: {using}",

@@ -15,7 +15,7 @@ from engine.living.segmented_text import SegmentedText, segmented_text
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.tiled_pass import block_size, can_tile
 from engine.steps import Steps
-from engine.text.chunking import NO_SHARES, SHARES, Shares, shares_of
+from engine.text.chunking import NO_SHARES, Shares, contexts, shares_of
 from engine.text.headings.sections import detect_format
 from engine.text.titles import NO_TITLES, Titles, titles_of
 from engine.text.truncation import never_truncated, too_long
@@ -113,11 +113,11 @@ def check_living(
         )
     if isinstance(chunking, SpanPlan):
         raise InvalidInput(
-            "chunks of a document with a record follow its segments: fixed, sentences or sections; "
+            "chunks of a document with a record follow its segments: fixed, sentences or headings; "
             "spans of the caller's own cannot",
             code="invalid_chunking",
             param="chunking.type",
-            limit="fixed, sentences, sections",
+            limit="fixed, sentences, headings",
             actual="spans",
         )
     if chunking is not None:
@@ -126,7 +126,7 @@ def check_living(
 
 def _check_not_linked(chunking: Chunking) -> None:
     if shares_of(chunking).linked:
-        known = ", ".join(name for name, shares in SHARES.items() if not shares.linked)
+        known = contexts(of_records=True)
         raise InvalidInput(
             f"a record keeps segments that are read whole, so chunks of a document with a record "
             f"cannot be {chunking.context}; contexts with records: {known}",

@@ -45,7 +45,7 @@ class Rounds:
             chunking = settled(chunking, model.info.chunk_context)
         # A record keeps its title also while its chunks do not use it.
         if title is not None and (record is None or title != record.titles.told):
-            check_title(title, chunking)
+            check_title(title, chunking, has_record=True)
         self.text = text
         self._model = model
         self.options = options

@@ -134,9 +134,13 @@ def shares_of(plan: Chunking) -> Shares:
     )
 
 
-def titled_contexts() -> str:
-    """The contexts in which a document's title counts."""
-    return ", ".join(name for name, shares in SHARES.items() if shares.opening)
+def contexts(*, of_records: bool = False, titled: bool = False) -> str:
+    """The contexts that documents with records may have, or in which a document's title counts."""
+    return ", ".join(
+        name
+        for name, shares in SHARES.items()
+        if not (of_records and shares.linked) and (shares.opening or not titled)
+    )
 
 
 def needs_content(plan: Chunking | None) -> bool:

@@ -21,7 +21,7 @@ from engine.errors import InvalidInput, shown
 from engine.execution.input_checks import check_dimensions
 from engine.model.quantized import check_output_dtype, quantize
 from engine.platform.files import sync
-from engine.text.chunking import settled, shares_of, titled_contexts
+from engine.text.chunking import contexts, settled, shares_of
 from engine.types import Context, ModelInfo, OutputDtype
 from service.bulk.fields import Fields
 from service.bulk.output import (
@@ -159,12 +159,13 @@ def _check_titles_are_used(job: BulkJob, own: Context | None = None) -> None:
         return
     if shares_of(settled(chunking, context)).opening:
         return
+    using = contexts(titled=True)
     raise InvalidInput(
         f"context {context} uses no title, so the field {shown(job.fields.title)} has no effect; "
-        f"contexts that use titles: {titled_contexts()}",
+        f"contexts that use titles: {using}",
         code="unused_title",
         param="title_field",
-        limit=titled_contexts(),
+        limit=using,
         actual=context,
     )
 

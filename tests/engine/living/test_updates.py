@@ -300,6 +300,14 @@ def test_what_no_record_can_be_of(
     assert caught.value.code == code
 
 
+def test_a_title_that_is_not_used_names_contexts_that_a_record_may_have(engine: Engine) -> None:
+    late = replace(CHUNKS, context="late")
+    with pytest.raises(InvalidInput) as caught:
+        engine.embed_document(TEXT[:500], chunks=late, title="A title", record=True)
+    assert caught.value.code == "unused_title"
+    assert caught.value.limit == "balanced, title, opening, one_pass"
+
+
 @pytest.mark.parametrize("staleness", [-0.1, 1.1, float("nan")])
 def test_impossible_staleness(engine: Engine, staleness: float) -> None:
     record = engine.embed_document(TEXT[:500], record=True).record
