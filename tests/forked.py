@@ -15,7 +15,12 @@ from contextlib import redirect_stdout
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 
-_IMPORTED = ["tests.service.processes", "service.cli.__main__", "service.server", "engine.engine"]
+_IMPORTED = [
+    "tests.service.processes",
+    "service.cli.command_line",
+    "service.server",
+    "engine.engine",
+]
 
 
 def forking() -> ForkServerContext:

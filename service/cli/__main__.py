@@ -1,89 +1,54 @@
-"""The command line: `lln COMMAND`. The other files of this folder define the commands."""
+"""The command line: `lln COMMAND`. It imports little, so that Ctrl-C finds it from the start."""
 
 from __future__ import annotations
 
-import argparse
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
-from io import TextIOWrapper
+from types import FrameType
 
-from engine.errors import LLNError
-from engine.platform.process import prepare_process
-from service.cli.adapt import add_adapt
-from service.cli.attention import add_claims, add_diagnose, add_figures
-from service.cli.average import add_average
-from service.cli.bench import add_bench
-from service.cli.common import printable, refuse_unknown
-from service.cli.embed import add_embed, add_models, add_plan
-from service.cli.evaluate import add_evaluate
-from service.cli.experiment import add_experiment
-from service.cli.export import add_export
-from service.cli.index import add_index, add_search, add_watch
-from service.cli.serve import add_serve, add_settings
-from service.errors import PortInUse
-from service.settings import SettingsError
-from service.version import version_of
-
-COMMANDS = (
-    *(add_serve, add_embed, add_plan, add_models, add_adapt, add_average, add_export),
-    *(add_index, add_watch, add_search),
-    *(add_evaluate, add_experiment, add_bench),
-    *(add_diagnose, add_claims, add_figures, add_settings),
-)
-
-_FAILED = 1
-_MISUSED = 2
-_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
-_BROKEN_PIPE = 141  # 128 + SIGPIPE
+_INTERRUPTED = 128 + signal.SIGINT
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit code: 0, 1 if it failed, 2 for a wrong setting or
     option, and above 128 if it was interrupted."""
-    prepare_process()
-    if isinstance(sys.stdout, TextIOWrapper):  # names of files may be in no encoding
-        sys.stdout.reconfigure(errors="backslashreplace")
-    chosen, unknown = parser().parse_known_args(arguments)
-    if unknown:
-        refuse_unknown(unknown, chosen.command)
-    run: Callable[[argparse.Namespace], None] = chosen.run
     try:
-        run(chosen)
-        if sys.stdout is not None:  # None if it was closed from the start (`>&-`)
-            sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader has enough. Python would flush the rest once more at exit, and complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _BROKEN_PIPE
-    except SettingsError as error:
-        return _report(str(error), _MISUSED)
-    except OSError as error:
-        is_about_a_file = error.filename is not None and error.strerror
-        message = f"{error.filename}: {error.strerror}" if is_about_a_file else str(error)
-        return _report(message, _FAILED)
-    except (LLNError, PortInUse) as error:
-        return _report(str(error), _FAILED)
+        return _imported_commands()(arguments)
     except KeyboardInterrupt:
         return _INTERRUPTED
-    return 0
 
 
-def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
-        prog="lln", description="Embeddings of long documents, and diagnostics of attention."
-    )
-    made.add_argument("--version", action="version", version=f"lln {version_of('lln')}")
-    commands = made.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for add in COMMANDS:
-        add(commands)
-    return made
+def _imported_commands() -> Callable[[Sequence[str] | None], int]:
+    """What runs a command. While it is imported, Ctrl-C ends the process at once: as an exception
+    it could be raised within NumPy, which makes an error of its own of it."""
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    usual = signal.getsignal(signal.SIGINT)
+    if usual is not signal.default_int_handler or not is_main_thread:
+        return _import_commands()
+    signal.signal(signal.SIGINT, _end)
+    try:
+        return _import_commands()
+    finally:
+        signal.signal(signal.SIGINT, usual)
 
 
-def _report(message: str, code: int) -> int:
-    for line in message.splitlines():
-        print(f"lln: {printable(line)}", file=sys.stderr)
-    return code
+def _import_commands() -> Callable[[Sequence[str] | None], int]:
+    # pydantic reads this when the first model is defined. It would look through every installed
+    # package for plugins, for a twentieth of a second. Programs that import our client keep theirs.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    from engine.platform.process import prepare_process
+
+    prepare_process()  # commands import NumPy before they begin
+    from service.cli.command_line import run_command
+
+    return run_command
+
+
+def _end(_number: int, _frame: FrameType | None) -> None:
+    os._exit(_INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -17,7 +18,8 @@ from engine import Engine
 from service.cli.__main__ import main
 from service.errors import PortInUse
 from service.ports import bind_port
-from tests.service.processes import lln
+from tests.service.outside import wait_for
+from tests.service.processes import clean_environment, lln
 
 
 @pytest.mark.parametrize(
@@ -45,7 +47,7 @@ def test_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_help_does_not_wait_for_torch() -> None:
-    check = "import sys, service.cli.__main__; sys.exit('torch' in sys.modules)"
+    check = "import sys, service.cli.command_line; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 
@@ -338,3 +340,20 @@ def test_a_closed_output_is_no_failure() -> None:
         ["sh", "-c", 'exec "$@" >&-', "sh", *command], stderr=subprocess.PIPE, timeout=120
     )
     assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's /proc")
+def test_ctrl_c_during_the_imports_is_no_failure_to_tell_of() -> None:
+    # Python heeds no SIGINT that it was started to ignore, as in the background of a script.
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "service.cli"]
+    with subprocess.Popen(
+        [*command, "diagnose", "-"],
+        env=clean_environment(),
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        maps = Path(f"/proc/{process.pid}/maps")
+        wait_for(lambda: "_pydantic_core" in maps.read_text(), "the imports")
+        process.send_signal(signal.SIGINT)
+        _, complaint = process.communicate(timeout=60)
+    assert (process.returncode, complaint) == (130, b"")

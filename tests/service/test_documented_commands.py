@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import SUITES
-from service.cli.__main__ import parser
+from service.cli.command_line import parser
 from service.environment import setting_rows
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -63,7 +63,10 @@ def test_freed_memory_returns_to_the_system() -> None:
 
 
 @on_linux
-@pytest.mark.parametrize("first", ["import service.cli.__main__", "prepare_process()"])
+@pytest.mark.parametrize(
+    "first",
+    ["prepare_process()", "from service.cli.__main__ import main; main(['evaluate', '--pairs'])"],
+)
 def test_numpy_begins_no_threads(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
