@@ -1,8 +1,10 @@
-"""Files that must survive a power cut."""
+"""Files that must survive a power cut, and errors that say which file they are about."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -14,3 +16,15 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def named_in_errors(path: Path) -> Iterator[None]:
+    """Names the path in errors of the system that name none: opening a file names it, but writing
+    to it does not, as on a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.strerror and error.filename is None:
+            error.filename = str(path)
+        raise

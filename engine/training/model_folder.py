@@ -16,7 +16,8 @@ from engine.checkpoint.calibration import has_own_calibration, shipped_calibrati
 from engine.checkpoint.json_files import read_object
 from engine.errors import CheckpointError, InvalidInput
 from engine.model.embedding_model import EmbeddingModel
-from engine.platform.files import sync
+from engine.platform.files import named_in_errors, sync
+from engine.platform.locks import AlreadyRunning, writers_lock
 from engine.training.data import DATA_FILE
 
 TrainingRecord: TypeAlias = Mapping[str, Any]
@@ -26,6 +27,7 @@ this one is."""
 
 MARK = ".lln-adapt"
 """This file marks a workplace as ours. A folder of the same name without it belongs to the user."""
+_LOCK = "lock"
 _MEANING = "lln adapt works in this folder, and removes it with all that it holds.\n"
 
 _SOURCE_KEYS = {"trained_on", "held_out"}
@@ -39,6 +41,7 @@ def workplace(
 
     It is inside `out` because that may be the only writable folder, or a disk of its own. It is
     removed at the end, and after a failure too unless `is_kept` says that a run can resume from it.
+    Raises AlreadyRunning while another process works there.
     """
     place, is_new = out / name, not out.exists()
     if not is_new and any(out.iterdir()) and not (place / MARK).exists():
@@ -47,7 +50,13 @@ def workplace(
         place.mkdir(parents=True, exist_ok=True)
         # Written each time, because a folder that exists may have become read-only.
         write_whole(place / MARK, lambda mark: mark.write_text(_MEANING, encoding="utf-8"))
-        yield place
+        with writers_lock(place / _LOCK, str(out)), named_in_errors(out):
+            yield place
+            # Renamed first: a folder that is removed in part must not look like a run to resume.
+            removed = place.rename(place.with_name(f"{place.name}.removed"))
+            shutil.rmtree(removed)
+    except AlreadyRunning:  # the place is that process's
+        raise
     except BaseException:
         if not is_kept(place):
             shutil.rmtree(place, ignore_errors=True)
@@ -55,10 +64,6 @@ def workplace(
                 with suppress(OSError):  # not empty
                     out.rmdir()
         raise
-    # Renamed first: a folder that is removed in part must not look like a run to resume.
-    removed = place.with_name(f"{place.name}.removed")
-    place.rename(removed)
-    shutil.rmtree(removed)
 
 
 def publish(built: Path, out: Path) -> None:
@@ -81,7 +86,8 @@ def _is_needed(entry: Path) -> tuple[bool, bool]:
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file that is complete or absent, whenever the machine stops."""
     unfinished = path.with_name(f"{path.name}.new")
-    write(unfinished)
+    with named_in_errors(unfinished):
+        write(unfinished)
     sync(unfinished)
     unfinished.replace(path)
     sync(path.parent)

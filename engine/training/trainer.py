@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from io import BytesIO
 from pathlib import Path
 from time import perf_counter
 from types import MappingProxyType
@@ -135,7 +136,10 @@ class Trainer:
             "memory": self._steps.memory.state(),
             "plan": _as_json(self._plan),
         }
-        write_whole(self._folder / STATE_FILE, lambda path: torch.save(state, path))
+        # In memory first: of a full disk, torch would report its own failure and not the system's.
+        saved = BytesIO()
+        torch.save(state, saved)
+        write_whole(self._folder / STATE_FILE, lambda path: path.write_bytes(saved.getbuffer()))
 
     def _take_step(self) -> StepReport:
         started_at = perf_counter()

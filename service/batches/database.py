@@ -123,6 +123,10 @@ def storage_errors() -> Iterator[None]:
         raise StorageFailure(f"the storage of files and batches failed: {reason(error)}") from error
 
 
+def is_of_full_disk(failure: StorageFailure) -> bool:
+    return getattr(failure.__cause__, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+
+
 def reason(error: OSError | sqlite3.Error) -> str:
     """Why, without the path that the log has: callers need not know the server's folders."""
     return (isinstance(error, OSError) and error.strerror) or str(error)

@@ -1,4 +1,5 @@
-"""What is old: files that have expired, and batches that ended long ago, with their files."""
+"""What goes: a file that is deleted, and what is old, which is files that have expired, and batches
+that ended long ago, with their files."""
 
 from __future__ import annotations
 
@@ -36,6 +37,10 @@ class Deleted(NamedTuple):
     batches: list[str]
     files: list[str]
     """Their contents are still there."""
+
+
+def delete_one(execute: Execute, file_id: str) -> Deleted:
+    return Deleted([], _forget(execute, "files", [file_id]))
 
 
 def delete_old(execute: Execute, now: float, kept_s: float | None) -> Deleted:

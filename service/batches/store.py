@@ -9,28 +9,31 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import IO
 
 from engine.errors import InvalidInput, ResourceNotFound, shown
+from engine.platform.locks import AlreadyRunning, writers_lock
 from service.batches.answers import append
 from service.batches.contents import Contents
 from service.batches.database import (
     UNFINISHED,
     Database,
+    Execute,
     Row,
     Selection,
+    is_of_full_disk,
     reason,
     storage_errors,
 )
-from service.batches.old import Deleted, delete_old, delete_without_files
+from service.batches.old import Deleted, delete_old, delete_one, delete_without_files
 from service.batches.records import Batch, Counts, LineError, Page, StoredFile
 from service.batches.usage import NOTHING, Amount
 from service.errors import NotAvailable, StorageFailure, StorageFull
-from service.locks import AlreadyRunning, writers_lock
 
 _FIELDS = "id, filename, purpose, num_bytes, created_at, expires_at"
 
@@ -109,9 +112,7 @@ class BatchStore:
                     param="file_id",
                     actual=file_id,
                 )
-        with self._db.transaction() as execute:
-            execute("DELETE FROM files WHERE id = ?", (file_id,))
-        self._contents.delete([file_id])
+        self._delete(partial(delete_one, file_id=file_id))
 
     def recount(self) -> None:
         """Counts what the files hold by looking at each."""
@@ -191,8 +192,23 @@ class BatchStore:
 
     def sweep(self, kept_s: float | None, now: float | None = None) -> Deleted:
         """Deletes some of what is old, as `delete_old` says."""
-        with self._db.transaction() as execute:
-            deleted = delete_old(execute, time.time() if now is None else now, kept_s)
+        now = time.time() if now is None else now
+        return self._delete(partial(delete_old, now=now, kept_s=kept_s))
+
+    def _delete(self, forget: Callable[[Execute], Deleted]) -> Deleted:
+        """Deletes contents once they are forgotten: if the process is killed in between, they are
+        leftovers at the next start. On a full disk they go first, since the database needs room
+        even to forget them."""
+        deleted = None
+        try:
+            with self._db.transaction() as execute:
+                deleted = forget(execute)
+        except StorageFailure as failure:
+            if deleted is None or not is_of_full_disk(failure):
+                raise
+            self._contents.delete(deleted.files)
+            with self._db.transaction() as execute:
+                deleted = forget(execute)
         self._contents.delete(deleted.files)
         return deleted
 

@@ -21,6 +21,7 @@ from engine.errors import InvalidInput, shown
 from engine.execution.input_checks import check_dimensions
 from engine.model.quantized import check_output_dtype, quantize
 from engine.platform.files import sync
+from engine.platform.locks import writers_lock
 from engine.text.chunking import contexts, settled, shares_of
 from engine.types import Context, ModelInfo, OutputDtype
 from service.bulk.fields import Fields
@@ -44,7 +45,6 @@ from service.bulk.source_rows import rows_of
 from service.bulk.sources import Source, total_bytes
 from service.bulk.space import check_space, told_if_full
 from service.files import whole_file
-from service.locks import writers_lock
 
 _VERSION = 3
 _CLAIM = "job.json"

@@ -55,12 +55,16 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
     except SettingsError as error:
         return _report(str(error), _MISUSED)
     except OSError as error:
-        is_about_a_file = error.filename is not None and error.strerror
-        message = f"{error.filename}: {error.strerror}" if is_about_a_file else str(error)
-        return _report(message, _FAILED)
+        return _report(system_message(error), _FAILED)
     except (LLNError, PortInUse) as error:
         return _report(str(error), _FAILED)
     return 0
+
+
+def system_message(error: OSError) -> str:
+    """What the system refused, and for which file. Copying is about two: either may be at fault."""
+    files = " -> ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
+    return f"{files}: {error.strerror}" if files and error.strerror else str(error)
 
 
 def parser() -> argparse.ArgumentParser:

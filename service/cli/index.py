@@ -116,9 +116,9 @@ def _watch(chosen: Chosen) -> None:
 
 def _write(chosen: Chosen, work: Callable[[Chosen, IndexWriter], Awaitable[None]]) -> None:
     """Opens the index as its only writer."""
+    from engine.platform.locks import writers_lock
     from service.index.open import has_records, open_to_write
     from service.index.update import IndexWriter, recipe_for
-    from service.locks import writers_lock
 
     folder: Path = chosen.folder.resolve()
     if not folder.is_dir():

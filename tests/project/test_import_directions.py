@@ -60,7 +60,7 @@ BELOW_THE_PROTOCOLS = {
             "given_values",
             "logs",
         ),
-        *("bulk", "files", "in_order", "index", "large_json", "locks", "metrics", "patience"),
+        *("bulk", "files", "in_order", "index", "large_json", "metrics", "patience"),
         *("reader_process", "readers", "repeated_fields", "repeated_headers"),
         *(
             "environment",
@@ -123,15 +123,13 @@ ALLOWED = {
     "service.readers": {"service.errors"},
     "service.bulk": {
         *("service.errors", "service.files", "service.given_values", "service.in_order"),
-        *("service.locks", "service.patience", "service.readers", "service.repeated_fields"),
-        "service.version",
+        *("service.patience", "service.readers", "service.repeated_fields", "service.version"),
     },
     "service.index": {
-        *("service.errors", "service.in_order", "service.locks", "service.patience"),
-        "service.readers",
+        *("service.errors", "service.in_order", "service.patience", "service.readers"),
     },
     "service.batches": {
-        *("service.body_budget", "service.errors", "service.large_json", "service.locks"),
+        *("service.body_budget", "service.errors", "service.large_json"),
         *("service.metrics", "service.patience", "service.reader_process"),
     },
     "service.probe": {"service.addresses"},
@@ -162,7 +160,6 @@ ALONE |= {
     "service.files",
     "service.given_values",
     "service.in_order",
-    "service.locks",
     "service.patience",
     "service.reader_process",
     "service.repeated_fields",

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from service.cli.__main__ import main
+from service.cli.command_line import system_message
 
 
 @pytest.mark.parametrize(
@@ -207,3 +208,14 @@ def test_an_unknown_option_is_told_with_the_usage_of_its_command(
     said = capsys.readouterr().err
     assert said.startswith(f"usage: lln {arguments[0]} ")
     assert said.endswith(f"{complaint}\n")
+
+
+def test_what_the_system_refuses_names_every_file_that_it_is_about(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "none" / "target"
+    source.write_text("x")
+    with pytest.raises(OSError, match="No such file") as caught:
+        source.rename(target)
+    assert system_message(caught.value) == f"{source} -> {target}: No such file or directory"
+    with pytest.raises(OSError, match="No such file") as caught:
+        (tmp_path / "none").read_text()
+    assert system_message(caught.value) == f"{tmp_path / 'none'}: No such file or directory"

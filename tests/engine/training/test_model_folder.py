@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import InvalidInput
+from engine.platform.locks import AlreadyRunning
 from engine.training.model_folder import MARK, publish, workplace, write_whole
 from tests.synced import note_syncs
 
@@ -58,6 +59,22 @@ def test_a_killed_runs_workplace_is_reused(tmp_path: Path) -> None:
     with workplace(tmp_path, NAME) as place:
         assert (place / MARK).read_text().startswith("lln adapt works in this folder")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_one_process_at_a_time_works_in_a_folder(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with workplace(out, NAME) as place:
+        (place / "model").touch()
+        with pytest.raises(AlreadyRunning, match="is being written"), workplace(out, NAME):
+            pass
+        assert (place / "model").exists()
+    assert list(out.iterdir()) == []
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No space left") as caught, workplace(tmp_path, NAME):
+        Path("/dev/full").write_text("x")
+    assert caught.value.filename == str(tmp_path)
 
 
 def test_a_folder_in_use_and_a_file_are_rejected(tmp_path: Path) -> None:

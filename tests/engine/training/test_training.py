@@ -134,6 +134,21 @@ def test_an_interrupted_run_ends_where_a_whole_one_does(
     assert [json.loads(line)["step"] for line in lines] == list(range(12))
 
 
+def test_a_full_disk_is_told_and_the_last_state_stays(
+    teacher: EmbeddingModel, calibration: Calibration, corpus: TokenCorpus, tmp_path: Path
+) -> None:
+    student = Student(teacher, calibration, StudentPlan())
+    run = Trainer(teacher, student, TrainingCorpora(windows=corpus), PLAN, tmp_path)
+    run.save()
+    before = (tmp_path / STATE_FILE).read_bytes()
+    unfinished = tmp_path / f"{STATE_FILE}.new"
+    unfinished.symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left") as caught:
+        run.save()
+    assert caught.value.filename == str(unfinished)
+    assert (tmp_path / STATE_FILE).read_bytes() == before
+
+
 def test_another_plan_does_not_resume(
     teacher: EmbeddingModel, calibration: Calibration, corpus: TokenCorpus, tmp_path: Path
 ) -> None:

@@ -271,3 +271,37 @@ def test_a_servers_retention_by_the_openai_client(
         with pytest.raises(openai.NotFoundError, match="no file"):
             client.files.content(file.id)
     assert list((folder / "files").iterdir()) == []
+
+
+class FullDisk:
+    """A connection to a database on a disk that is full until a file is gone. It stands in for
+    such a disk, which only root can mount."""
+
+    def __init__(self, connection: sqlite3.Connection, file: Path) -> None:
+        self._connection = connection
+        self._file = file
+
+    def execute(self, statement: str, values: Any = ()) -> sqlite3.Cursor:
+        if statement == "COMMIT" and self._file.exists():
+            error = sqlite3.OperationalError("database or disk is full")
+            error.sqlite_errorcode = sqlite3.SQLITE_FULL
+            raise error
+        return self._connection.execute(statement, values)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+@pytest.mark.parametrize("how", ["by its caller", "as it is old"])
+def test_a_full_disk_keeps_nothing_from_being_deleted(
+    store: BatchStore, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    file = add_file(store, b"x", created_at=LONG_AGO)
+    full = FullDisk(store._db._connection, store.path(file.id))
+    monkeypatch.setattr(store._db, "_connection", full)
+    if how == "by its caller":
+        store.delete_file(file.id)
+    else:
+        assert store.sweep(KEPT_S, now=NOW).files == [file.id]
+    assert kept(store) == (set(), set())
+    assert store.usage.kept.num_files == 0

@@ -15,6 +15,7 @@ from pyarrow import parquet
 
 from engine import Engine
 from engine.model.quantized import quantize
+from engine.platform.locks import writers_lock
 from engine.types import ChunkPlan, Context, SentencePlan
 from service.bulk import job as bulk_job
 from service.bulk import parts as bulk_parts
@@ -22,7 +23,6 @@ from service.bulk.fields import Fields
 from service.bulk.rows import BadRow, InputRow, TextRow
 from service.bulk.space import DiskFull, check_space
 from service.cli.__main__ import main
-from service.locks import writers_lock
 from tests.service.bulk.command import TEXTS, Run, expected, lines
 
 

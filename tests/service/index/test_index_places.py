@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from engine.platform.locks import AlreadyRunning, writers_lock
 from service.errors import StorageFailure
 from service.index.errors import IndexMismatch
 from service.index.open import open_to_write
 from service.index.rows import IndexedFile
 from service.index.schema import Recipe
 from service.index.store import DATABASE, IndexStore
-from service.locks import AlreadyRunning, writers_lock
 from tests.engine.precisions import USED_AS_INT8, needs_reduced_int8
 from tests.service.index.folder import Run
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from engine.errors import LLNError
+from engine.platform.files import named_in_errors
 
 
 class AlreadyRunning(LLNError):
@@ -31,8 +32,9 @@ def writers_lock(path: Path, what: str) -> Iterator[None]:
                 f"{what} is being written by another lln{by}; wait until it is done",
                 actual=holder,
             ) from None
-        os.ftruncate(file, 0)
-        os.pwrite(file, str(os.getpid()).encode(), 0)
+        with named_in_errors(path):
+            os.ftruncate(file, 0)
+            os.pwrite(file, str(os.getpid()).encode(), 0)
         yield
     finally:
         os.close(file)
