@@ -63,10 +63,12 @@ class LocalRanks:
         with self._stopping:
             if self._is_stopped:
                 return
+            if rank in self._processes:
+                _close_pipe(self._processes[rank])
             self._processes[rank] = subprocess.Popen(
                 [sys.executable, "-m", "engine.ranks.worker"],
                 env={**os.environ, **place.as_environment()},
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,  # nothing is written: its end is that of this process
             )
             self._restarts.has_started(rank)
 
@@ -96,4 +98,10 @@ class LocalRanks:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+            _close_pipe(process)
         self._processes.clear()
+
+
+def _close_pipe(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None, "it was started with a pipe"
+    process.stdin.close()

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from dataclasses import replace
 from multiprocessing import AuthenticationError
@@ -170,12 +171,20 @@ def _on_own_device(config: EngineConfig, place: RankPlace) -> EngineConfig:
     return replace(config, device=f"cuda:{place.local_rank}")
 
 
+def _end_with_first_rank(rank: int) -> None:
+    """Also while this process waits for the first rank or loads, and hears nothing else."""
+    os.read(sys.stdin.fileno(), 1)  # returns when the first rank's process has ended
+    print(f"rank {rank} ends: the first rank is gone", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
 def main() -> int:
     """The process that the first rank starts. Its place is in the environment."""
     logging.basicConfig(format="%(name)s: %(message)s")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the first rank, which drains
     place = RankPlace.from_environment(os.environ)
     assert place is not None, "the first rank states it"
+    threading.Thread(target=_end_with_first_rank, args=(place.rank,), daemon=True).start()
     started_at = time.monotonic()
     try:
         serve_rank(place)
