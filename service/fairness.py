@@ -72,9 +72,11 @@ async def write_timeout_at(deadline: float, limit_s: float) -> AsyncIterator[Non
         async with asyncio.timeout_at(deadline):
             yield
     except TimeoutError:
-        raise AnswerNotTaken(
-            f"the client did not read the answer within {limit_s:g} s", limit=limit_s
-        ) from None
+        raise answer_not_taken(limit_s) from None
+
+
+def answer_not_taken(limit_s: float) -> AnswerNotTaken:
+    return AnswerNotTaken(f"the client did not read the answer within {limit_s:g} s", limit=limit_s)
 
 
 async def cooperatively(items: Iterable[Item]) -> AsyncIterator[Item]:

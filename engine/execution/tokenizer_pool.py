@@ -1,4 +1,4 @@
-"""Tokenises off the event loop, a step at a time, on threads of its own."""
+"""Tokenises off the event loop, a step at a time, on threads of its own; tiny texts at once."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ from typing import TypeVar
 from engine.errors import EngineUnavailable, QueueFull
 from engine.platform.process import lower_priority
 from engine.scheduling.admission import Throughput
-from engine.steps import Steps, advance
+from engine.steps import Answer, Steps, advance
 from engine.text.tokenizer import start_parallel_threads
+
+_TINY_CHARACTERS = 256
+"""Work with at most this many characters takes the event loop no longer than handing it to a
+thread, which takes as long again itself."""
 
 SHORT_CHARACTERS = 65_536
 """Work with at most this many characters counts as short."""
@@ -51,15 +55,19 @@ class TokenizerPool:
         Raises QueueFull if the pool holds too many characters, unless the caller was admitted
         before: a call is accepted whole or not at all.
         """
-        lane = self._short if characters <= SHORT_CHARACTERS else self._long
-        loop = asyncio.get_running_loop()
         with self._holding(characters, is_admitted=is_admitted):
             while True:
                 if self._closed:
                     raise EngineUnavailable("The engine takes no work: it has stopped.")
-                answer = await loop.run_in_executor(lane, advance, steps)
+                answer = await self._advance(steps, characters)
                 if answer is not None:
                     return answer.value
+
+    async def _advance(self, steps: Steps[T], characters: int) -> Answer[T] | None:
+        if characters <= _TINY_CHARACTERS:
+            return advance(steps)
+        lane = self._short if characters <= SHORT_CHARACTERS else self._long
+        return await asyncio.get_running_loop().run_in_executor(lane, advance, steps)
 
     def close(self) -> None:
         """End all work after the steps that are queued, without waiting for them."""

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
-from pydantic import BaseModel, ValidationError
+from pydantic import TypeAdapter
 from starlette.responses import Response
 
 from engine.async_engine import AsyncEngine
@@ -14,7 +14,8 @@ from engine.errors import EngineUnavailable, LLNError, QueueFull
 from service.batches.answers import Answered
 from service.batches.records import WINDOW_S
 from service.errors import as_lln_error
-from service.http.errors import error_response, invalid_field
+from service.http.errors import error_response
+from service.http.json_handler import validated
 from service.http.middleware.observe import RequestRecord
 from service.http.routes.documents import DocumentCall
 from service.http.routes.embeddings import embeddings
@@ -33,10 +34,10 @@ async def _document(
     return await DocumentCall(engine, timeout_s, record).answer_body(body)
 
 
-_HANDLERS: dict[str, tuple[type[BaseModel], Handle]] = {
-    "/v1/embeddings": (EmbeddingsBody, embeddings),
-    "/v1/documents": (DocumentBody, _document),
-    "/v1/rerank": (RankBody, rerank),
+_HANDLERS: dict[str, tuple[TypeAdapter[Any], Handle]] = {
+    "/v1/embeddings": (TypeAdapter(EmbeddingsBody), embeddings),
+    "/v1/documents": (TypeAdapter(DocumentBody), _document),
+    "/v1/rerank": (TypeAdapter(RankBody), rerank),
 }
 
 
@@ -65,9 +66,5 @@ class BatchRequests:
         self, endpoint: str, body: dict[str, Any], record: RequestRecord
     ) -> Response:
         schema, handle = _HANDLERS[endpoint]
-        try:
-            request = schema.model_validate({**body, "priority": "background"})
-        except ValidationError as error:
-            problems = [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
-            raise invalid_field(problems, body) from error
+        request = validated(schema, {**body, "priority": "background"})
         return await handle(request, self._engine, WINDOW_S, record)

@@ -9,16 +9,15 @@ from typing import Any, ClassVar, TypeAlias
 
 from fastapi import Request
 from fastapi.routing import APIRoute
-from starlette.datastructures import Headers
 from starlette.responses import Response
-from starlette.types import Scope
 
 from engine.errors import shown
 from engine.scheduling.deadline import Deadline
 from service.body_budget import LARGE_BODY_BYTES
 from service.deadlines import TIMEOUT_HEADER, effective_timeout_s, parse_timeout_header
 from service.errors import InvalidField, UnreadableBody
-from service.http.media_types import JSON, media_type, require_json
+from service.http.json_handler import JsonHandler
+from service.http.media_types import require_json
 from service.large_json import NOT_QUICKLY, Unreadable, read_large_json, read_quickly
 from service.reader_process import ReaderProcess
 from service.repeated_fields import RepeatedField
@@ -27,7 +26,7 @@ Handle: TypeAlias = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class JsonRoute(APIRoute):
-    """A route with a JSON body. Unreadable bodies raise typed errors before FastAPI sees them.
+    """A route with a JSON body. Unreadable bodies raise typed errors before any handler is called.
 
     Where vendors have different requests for one path, the body decides whose handler answers.
     """
@@ -36,29 +35,29 @@ class JsonRoute(APIRoute):
     """Content types that are read as JSON where no browser sent the request."""
 
     def get_route_handler(self) -> Handle:
-        handle = self.get_parsed_handler()
         if self.body_field is None:
-            return handle
+            return super().get_route_handler()
+        own = self.json_handler()
         needs_body = self.body_field.field_info.is_required()
 
         async def handle_json(request: Request) -> Response:
             if not needs_body and not await request.body():
-                return await handle(request)
+                return await own(request, None)
             require_json(request.headers, undeclared=self.undeclared_types)
             document = await _parse_in_time(request, await request.body())
             request._body = b""  # its memory is not needed beside the document's
-            chosen = self.choose(request, document) or handle
-            return await chosen(_ParsedRequest(request, document))
+            handler = self.choose(request, document) or own
+            return await handler(request, document)
 
         return handle_json
 
-    def get_parsed_handler(self) -> Handle:
+    def json_handler(self) -> JsonHandler:
         """The handler of requests whose body is parsed."""
-        return super().get_route_handler()
+        return JsonHandler(self.dependant)
 
-    def choose(self, request: Request, document: Any) -> Handle | None:
+    def choose(self, request: Request, document: Any) -> JsonHandler | None:
         """The handler of another vendor's request for this path, if it is one."""
-        handler: Handle | None = request.app.state.dialects.handler_for(self.path, document)
+        handler: JsonHandler | None = request.app.state.dialects.handler_for(self.path, document)
         return handler
 
 
@@ -72,26 +71,6 @@ async def _parse_in_time(request: Request, body: bytes) -> Any:
     timeout_s = effective_timeout_s(requested_s, limit_s)
     async with Deadline(timeout_s).over():
         return await parser.parse(body)
-
-
-class _ParsedRequest(Request):
-    """A request whose JSON is parsed already."""
-
-    def __init__(self, request: Request, document: Any) -> None:
-        super().__init__(_declared_json(request.scope), request.receive)
-        self._body = b"parsed"  # FastAPI checks only whether there is a body
-        self._document = document
-
-    async def json(self) -> Any:
-        return self._document
-
-
-def _declared_json(scope: Scope) -> Scope:
-    """FastAPI reads no JSON that is not declared as such."""
-    if media_type(Headers(scope=scope)) == JSON:
-        return scope
-    others = [pair for pair in scope["headers"] if pair[0] != b"content-type"]
-    return {**scope, "headers": [*others, (b"content-type", JSON.encode())]}
 
 
 class JsonParser:

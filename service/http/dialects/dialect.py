@@ -10,7 +10,8 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from service.http.errors import ErrorShape, own_shape
-from service.http.json_request import Handle, JsonRoute
+from service.http.json_handler import JsonHandler
+from service.http.json_request import JsonRoute
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,11 +29,11 @@ class Claim:
     def covers(self, document: Mapping[str, Any]) -> bool:
         return not self.fields.isdisjoint(document) or self.is_theirs(document)
 
-    def handler(self) -> Handle:
+    def handler(self) -> JsonHandler:
         route = JsonRoute(
             self.path, self.endpoint, methods=["POST"], response_class=Response, response_model=None
         )
-        return route.get_parsed_handler()
+        return route.json_handler()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +57,7 @@ class Dialects:
         self, dialects: Iterable[Dialect], shared_shapes: Mapping[str, ErrorShape]
     ) -> None:
         self.dialects = tuple(dialects)
-        self._handlers: dict[str, list[tuple[Claim, Handle]]] = {}
+        self._handlers: dict[str, list[tuple[Claim, JsonHandler]]] = {}
         self._shapes = dict(shared_shapes)
         for dialect in self.dialects:
             for claim in dialect.claims:
@@ -68,7 +69,7 @@ class Dialects:
     def open_paths(self) -> frozenset[str]:
         return frozenset(path for dialect in self.dialects for path in dialect.open_paths)
 
-    def handler_for(self, path: str, document: Any) -> Handle | None:
+    def handler_for(self, path: str, document: Any) -> JsonHandler | None:
         """The handler of the first dialect that claims this body; None if it is ours."""
         claims = self._handlers.get(path)
         if claims is None or not isinstance(document, dict):

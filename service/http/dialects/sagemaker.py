@@ -12,7 +12,8 @@ from engine.errors import InvalidInput
 from service.http.dependencies import Engine
 from service.http.dialects import cohere, vllm, voyage_contextual
 from service.http.dialects.dialect import Dialect
-from service.http.json_request import Handle, JsonRoute
+from service.http.json_handler import JsonHandler
+from service.http.json_request import JsonRoute
 from service.http.routes import embeddings, health, ranking, tei
 from service.http.schemas.responses.models import Health
 
@@ -65,19 +66,19 @@ def _are_lists_of_texts(inputs: Any) -> bool:
 
 
 @cache
-def _handler(kind: _Kind) -> Handle:
+def _handler(kind: _Kind) -> JsonHandler:
     route = JsonRoute(kind.path, kind.endpoint, methods=["POST"], response_model=None)
-    return route.get_parsed_handler()
+    return route.json_handler()
 
 
 class InvocationsRoute(JsonRoute):
     """The platform calls one path, whatever it asks for."""
 
-    def choose(self, request: Request, document: Any) -> Handle | None:
+    def choose(self, request: Request, document: Any) -> JsonHandler | None:
         kind = _kind_of(document)
         if kind is None:
             return None
-        claimed: Handle | None = request.app.state.dialects.handler_for(kind.path, document)
+        claimed: JsonHandler | None = request.app.state.dialects.handler_for(kind.path, document)
         return claimed or _handler(kind)
 
 

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine.errors import EngineUnavailable, LLNError, RequestCancelled
 from service.errors import AnswerNotTaken, as_lln_error
-from service.fairness import write_timeout
+from service.fairness import answer_not_taken
 from service.http.errors import error_response
 from service.logs import REQUEST_ID_HEADER, current_request_id, request_id_from
 from service.metrics import OK, UNMATCHED, Metrics
@@ -201,9 +201,12 @@ def _in_pieces(send: Send, timeout_s: float) -> Send:
     """
 
     async def send_in_pieces(message: Message) -> None:
-        async with write_timeout(timeout_s):
-            for piece in _pieces(message):
-                await send(piece)
+        try:
+            async with asyncio.timeout(timeout_s):
+                for piece in _pieces(message):
+                    await send(piece)
+        except TimeoutError:
+            raise answer_not_taken(timeout_s) from None
 
     return send_in_pieces
 

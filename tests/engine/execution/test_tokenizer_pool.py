@@ -51,9 +51,23 @@ def test_steps_run_to_their_answer() -> None:
     async def run() -> None:
         counted: list[int] = []
         with open_pool() as pool:
-            assert await pool.run(count_to(5, counted), characters=3) == "done"
+            assert await pool.run(count_to(5, counted), characters=LONG) == "done"
             assert await pool.run(one_step(lambda: 3), characters=LONG) == 3
         assert counted == [0, 1, 2, 3, 4]
+
+    asyncio.run(run())
+
+
+def test_tiny_work_needs_no_thread() -> None:
+    async def run() -> None:
+        ran_on: list[str] = []
+        name = one_step(lambda: ran_on.append(threading.current_thread().name))
+        longer = one_step(lambda: ran_on.append(threading.current_thread().name))
+        with open_pool() as pool:
+            await pool.run(name, characters=256)
+            await pool.run(longer, characters=257)
+        assert ran_on[0] == threading.current_thread().name
+        assert ran_on[1].startswith("lln-tokenizer")
 
     asyncio.run(run())
 
