@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from engine.async_engine import AsyncEngine
-from engine.errors import find_named
 from engine.execution.input_checks import check_text
+from engine.execution.prompts import prompt_named
 from engine.types import Tokenization
 
 
@@ -33,12 +33,9 @@ async def tokens_of(
 ) -> tuple[int, Iterator[SimpleToken]]:
     """How many tokens the text has, special ones included, and the tokens asked for."""
     check_text(text, "text")
-    prompts = engine.resolve(model).prompts
+    info = engine.resolve(model)
     if prompt_name is not None:
-        text = (
-            find_named("prompt", prompt_name, prompts, param="prompt_name", code="unknown_prompt")
-            + text
-        )
+        text = prompt_named(prompt_name, info.prompts, info.name) + text
     found = await engine.tokenize(text, model=model, timeout_s=timeout_s)
     tokens = _simple_tokens(found, text)
     chosen = tokens if keep_special else (token for token in tokens if not token.special)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from engine.errors import InvalidInput, shown
@@ -16,10 +18,15 @@ def prompt_of(options: EmbedOptions, model: EmbeddingModel) -> str:
     if name is None:
         default = model.checkpoint.default_prompt_name
         return prompts[default] if default else ""
+    return prompt_named(name, prompts, model.name)
+
+
+def prompt_named(name: str, prompts: Mapping[str, str], model: str) -> str:
+    """One of the prompts of the model of this name. Raises InvalidInput if it is none of them."""
     if name not in prompts:
         known = ", ".join(prompts) or "none"
         raise InvalidInput(
-            f"{model.name} has no prompt {shown(name)!r}; it has: {known}",
+            f"{model} has no prompt {shown(name)!r}; it has: {known}",
             code="unknown_prompt",
             param="prompt_name",
             limit=known,

@@ -54,8 +54,8 @@ def check_output_dtype(dtype: OutputDtype, options: EmbedOptions, model: ModelIn
     """Raises InvalidInput if vectors of these options have no such form."""
     if dtype in ("int8", "uint8") and not options.normalize:
         raise InvalidInput(
-            f"output_dtype {dtype} needs normalised vectors: others have no fixed range; leave "
-            "normalize true, or ask for float",
+            f"{dtype} is for normalised vectors, since others have no fixed range; ask for those, "
+            "or for float",
             code="dtype_needs_normalized",
             param="normalize",
             actual="false",
@@ -63,8 +63,7 @@ def check_output_dtype(dtype: OutputDtype, options: EmbedOptions, model: ModelIn
     dimensions = options.dimensions or model.dim
     if dtype in ("binary", "ubinary") and dimensions % 8:
         raise InvalidInput(
-            f"output_dtype {dtype} packs eight numbers into a byte, and {dimensions} is not a "
-            "multiple of 8",
+            f"{dtype} packs eight numbers into a byte, and {dimensions} is not a multiple of 8",
             code="dtype_needs_whole_bytes",
             param="dimensions",
             limit=8,

@@ -125,6 +125,7 @@ class TruncatingBuffer:
                 f"a limit of {self._max_tokens} tokens leaves no room for text; "
                 f"at least {needed} are needed",
                 code="limit_too_small",
+                param="max_tokens",
                 limit=needed,
                 actual=self._max_tokens,
             )

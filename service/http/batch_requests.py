@@ -25,6 +25,8 @@ from service.http.schemas.ranking import RankBody
 
 log = logging.getLogger(__name__)
 
+_AT_LOW_PRIORITY = {"priority": "background"}
+
 Handle: TypeAlias = Callable[[Any, AsyncEngine, float, RequestRecord], Awaitable[Response]]
 
 
@@ -66,5 +68,5 @@ class BatchRequests:
         self, endpoint: str, body: dict[str, Any], record: RequestRecord
     ) -> Response:
         schema, handle = _HANDLERS[endpoint]
-        request = validated(schema, {**body, "priority": "background"})
+        request = validated(schema, body).model_copy(update=_AT_LOW_PRIORITY)
         return await handle(request, self._engine, WINDOW_S, record)

@@ -88,6 +88,13 @@ def test_truncation_by_request(start_server: Any) -> None:
         assert (error["code"], error["limit"], error["actual"]) == ("too_many_token_states", 20, 24)
 
 
+def test_an_unknown_prompt_is_told_alike_by_tokens_and_vectors(http: httpx.Client) -> None:
+    body = {"inputs": "a text", "prompt_name": "haiku"}
+    told = [http.post(path, json=body).json()["error"] for path in ("/tokenize", "/embed")]
+    assert told[0] == told[1]
+    assert told[0]["message"] == "default has no prompt 'haiku'; it has: none"
+
+
 def test_info_has_the_fields_that_clients_look_for(http: httpx.Client) -> None:
     info = http.get("/info").json()
     assert info["model_id"] == "default"

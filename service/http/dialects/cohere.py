@@ -122,10 +122,18 @@ class EmbedBodyV2(EmbedBody):
 
 
 def _text_of(item: MixedInput, param: str) -> str:
-    for place, part in enumerate(item.content):
-        if part.type != "text" or part.text is None:
-            raise refuse(f"{param}.content[{place}]", part.type, TEXT_ONLY)
-    return "\n".join(part.text or "" for part in item.content)
+    texts = (_text_part(part, f"{param}.content[{at}]") for at, part in enumerate(item.content))
+    return "\n".join(texts)
+
+
+def _text_part(part: Content, param: str) -> str:
+    if part.type != "text":
+        raise refuse(param, part.type, TEXT_ONLY)
+    if part.image_url is not None:
+        raise refuse(f"{param}.image_url", part.image_url, TEXT_ONLY)
+    if part.text is None:
+        raise InvalidInput(f"{param}.text is required", code="missing_field", param=f"{param}.text")
+    return part.text
 
 
 class EmbedAnswer(Described):
@@ -174,7 +182,7 @@ async def _answer(
             options,
             dtype=_dtype(kind),
             encoding="base64" if kind == "base64" else "float",
-            dimensions="output_dimension",
+            names={"dimensions": "output_dimension"},
         )
         for kind in asked_for
     }

@@ -82,7 +82,9 @@ class JinaBody(Body):
 
     def form(self, call: DialectCall, options: EmbedOptions) -> VectorForm:
         kind: EmbeddingType | list[EmbeddingType]
-        kind = agreed(self, "encoding_type", "embedding_type") or "float"
+        kind = agreed(self, "encoding_type", "embedding_type")
+        if kind is None:
+            kind = "float"
         if isinstance(kind, list):
             if len(kind) != 1:
                 raise InvalidInput(
@@ -98,7 +100,10 @@ class JinaBody(Body):
             )
         encoding = self.encoding_format or ("base64" if kind == "base64" else "float")
         dtype: Dtype = "float" if kind == "base64" else kind
-        return vector_form(call.engine, self.model, options, dtype=dtype, encoding=encoding)
+        names = {"normalize": "normalized"}
+        return vector_form(
+            call.engine, self.model, options, dtype=dtype, encoding=encoding, names=names
+        )
 
 
 def _text(item: Any, param: str) -> Any:

@@ -18,6 +18,7 @@ from service.http.dependencies import Engine
 from service.http.dialects.call import Call, DialectCall
 from service.http.dialects.dialect import Dialect
 from service.http.dialects.dropped import dropped_usage
+from service.http.dialects.refusals import agreed
 from service.http.dialects.shapes import as_sentence
 from service.http.json_request import JsonRoute
 from service.http.json_response import dump_list, json_response
@@ -184,7 +185,7 @@ async def tags(request: Request, engine: Engine) -> Response:
 
 @router.post("/api/show", response_model=Shown, summary="One model")
 async def show(body: ShowBody, request: Request, engine: Engine) -> Response:
-    name = body.model or body.name
+    name = agreed(body, "model", "name")
     if name is None:
         raise InvalidInput("model is required", code="missing_field", param="model")
     info = engine.resolve(own_name(engine, name))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from engine.async_engine import AsyncEngine
@@ -20,11 +22,11 @@ def vector_form(
     *,
     dtype: Dtype = "float",
     encoding: EncodingFormat = "float",
-    dimensions: str = "dimensions",
+    names: Mapping[str, str] = MappingProxyType({}),
 ) -> VectorForm:
-    """Raises InvalidInput if vectors of these options have no such form. `dimensions` is the
-    vendor's name for their number."""
+    """Raises InvalidInput if vectors of these options have no such form. `names` are the vendor's
+    for them."""
     info = engine.resolve(model)
-    with report_names({"dimensions": dimensions}):
+    with report_names(names):
         check_output_dtype(dtype, options, info)
     return VectorForm(dtype, encoding, info)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
+import numpy as np
 from fastapi import APIRouter, Response
 
 from engine.errors import InvalidInput
 from engine.scheduling.deadline import Deadline
 from engine.types import EmbedOptions
 from service.errors import report_names
+from service.given_values import wrong_type
 from service.http.dialects.binary import (
     BINARY,
     as_bytes,
@@ -117,7 +120,7 @@ def _head(model: str | None, call: DialectCall, prefix: str, found: Embedded) ->
 async def score(body: ScoreBody, call: Call) -> Response:
     """The cosine of the vectors of each pair. A single first text is compared with all others."""
     one, firsts, other, seconds = body.sides()
-    options = body.options(call)
+    options = replace(body.options(call), normalize=True)  # cosines, whatever becomes of vectors
     places = [*_places(one, firsts, body), *_places(other, seconds, body)]
     names: Mapping[str, str | Sequence[str]] = {
         "input": places or other,
@@ -181,6 +184,8 @@ async def tokenize(body: TokenizeBody, call: Call) -> Response:
 async def detokenize(body: DetokenizeBody, call: Call) -> Response:
     """The text of token ids. Tokenising it again need not give the same ids."""
     call.resolve(body.model)
+    if not isinstance(body.tokens, list | np.ndarray):
+        raise wrong_type(body.tokens, "tokens", "a list of token ids")
     with report_names({"ids": "tokens"}):
         async with Deadline(call.timeout_s).over():
             text = await call.engine.decode(

@@ -41,5 +41,5 @@ class VectorFields(Body):
             self.options(engine),
             dtype=self.output_dtype or "float",
             encoding=self.encoding_format or "float",
-            dimensions="output_dimension",
+            names={"dimensions": "output_dimension"},
         )

@@ -11,8 +11,10 @@ import pytest
 
 from engine import AsyncEngine
 from service.app import open_batches
+from service.batches.answers import Answered
 from service.batches.records import Batch, StoredFile
 from service.batches.runner import Batches
+from service.http.batch_requests import BatchRequests
 from service.metrics import Metrics
 from service.settings import Settings
 
@@ -50,6 +52,18 @@ def test_requests_wait_longer_than_those_that_somebody_waits_for(
     found = asyncio.run(run())
     counts = found.counts
     assert (found.status, counts.completed, counts.failed) == ("completed", NUMBER, 0)
+
+
+def test_a_priority_that_is_none_is_refused(write_checkpoint: Any) -> None:
+    async def run(priority: str) -> Answered:
+        async with AsyncEngine.load([str(write_checkpoint())]) as engine:
+            body = BODIES["/v1/embeddings"] | {"priority": priority}
+            return await BatchRequests(engine).answer("/v1/embeddings", body, "req_1")
+
+    assert asyncio.run(run("normal")).status == 200
+    refused = asyncio.run(run("urgent"))
+    assert refused.status == 422
+    assert orjson.loads(refused.body)["error"]["param"] == "priority"
 
 
 def _stored(batches: Batches, endpoint: str) -> StoredFile:

@@ -123,6 +123,31 @@ def test_what_is_refused(api: httpx.Client, path: str, body: dict[str, Any], par
     assert answer.json()["message"] == answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("part", "param", "message"),
+    [
+        ({"type": "text"}, ".text", "inputs[1].content[0].text is required"),
+        ({"type": "text", "text": "a", "image_url": {"url": "data:"}}, ".image_url", "text alone"),
+        ({"type": "image_url", "image_url": {"url": "data:"}}, "", "text alone"),
+    ],
+)
+def test_parts_that_are_no_text(
+    api: httpx.Client, part: dict[str, Any], param: str, message: str
+) -> None:
+    inputs = [{"content": [{"type": "text", "text": "a"}]}, {"content": [part]}]
+    error = api.post("/v2/embed", json={"inputs": inputs}).json()["error"]
+    assert error["param"] == f"inputs[1].content[0]{param}"
+    assert message in error["message"]
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_a_limit_that_leaves_no_room_names_its_field(api: httpx.Client, most: int) -> None:
+    answer = api.post("/v2/embed", json={"texts": ["a text"], "max_tokens": most})
+    error = answer.json()["error"]
+    assert (error["code"], error["param"]) == ("limit_too_small", "max_tokens")
+    assert (error["limit"], error["actual"]) == (3, most)
+
+
 def test_errors_reach_the_user_of_the_client(cohere: Any, connect: Callable[..., Any]) -> None:
     client = connect("ClientV2")
     with pytest.raises(cohere.BadRequestError, match="output_dimension must be 1 to 384"):

@@ -147,6 +147,8 @@ def test_segments_that_are_refused(api: httpx.Client, body: dict[str, Any], para
         ({"input": ["a", ""], "late_chunking": True}, "input[1]"),
         ({"input": [[7, 8]], "late_chunking": True}, "input[0]"),
         ({"input": ["a"], "embedding_type": ["float", "int8"]}, "embedding_type"),
+        ({"input": ["a"], "embedding_type": []}, "embedding_type"),
+        ({"input": ["a"], "embedding_type": "int8", "normalized": False}, "normalized"),
         ({"input": ["a"], "encoding_type": "int8", "embedding_type": "float"}, "embedding_type"),
         (
             {"input": ["a"], "embedding_type": "base64", "encoding_format": "float"},

@@ -78,6 +78,7 @@ def test_what_is_not_done_here(client: Any) -> None:
         ("/api/embed", {"model": MODEL, "input": "a", "colour": 1}, "colour"),
         ("/api/embeddings", {"model": MODEL, "prompt": ""}, "prompt"),
         ("/api/show", {}, "model"),
+        ("/api/show", {"model": MODEL, "name": "other"}, "name"),
     ],
 )
 def test_what_is_refused(api: httpx.Client, path: str, body: dict[str, Any], param: str) -> None:

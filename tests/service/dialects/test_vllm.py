@@ -111,6 +111,8 @@ def test_scores(api: httpx.Client, plain: Callable[..., np.ndarray]) -> None:
         assert np.allclose(found, cosines[0], atol=1e-6)
     pairs = post(api, "/v1/score", text_1=TEXTS, text_2=TEXTS).json()["data"]
     assert [round(item["score"], 5) for item in pairs] == [1.0, 1.0]
+    plain_pairs = post(api, "/score", text_1=TEXTS, text_2=TEXTS, use_activation=False).json()
+    assert [item["score"] for item in plain_pairs["data"]] == [item["score"] for item in pairs]
 
 
 def test_tokens_of_a_prompt(api: httpx.Client) -> None:
@@ -136,6 +138,14 @@ def test_tokens_of_a_large_body(api: httpx.Client) -> None:
     some = post(api, "/detokenize", tokens=word * 2).raise_for_status().json()["prompt"]
     assert answer["prompt"].startswith(some)
     assert len(answer["prompt"]) > 1_000_000
+
+
+@pytest.mark.parametrize(("tokens", "given"), [(None, "null"), ("101", "'101'"), ({}, "an empty")])
+def test_what_is_no_list_of_tokens_is_told_in_words_of_json(
+    api: httpx.Client, tokens: Any, given: str
+) -> None:
+    message = post(api, "/detokenize", tokens=tokens).json()["error"]["message"]
+    assert f"tokens must be a list of token ids, got {given}" in message
 
 
 @pytest.mark.parametrize(
