@@ -184,15 +184,19 @@ async def tokenize(body: TokenizeBody, call: Call) -> Response:
 async def detokenize(body: DetokenizeBody, call: Call) -> Response:
     """The text of token ids. Tokenising it again need not give the same ids."""
     call.resolve(body.model)
-    if not isinstance(body.tokens, list | np.ndarray):
-        raise wrong_type(body.tokens, "tokens", "a list of token ids")
+    ids = _listed(body.tokens)
     with report_names({"ids": "tokens"}):
         async with Deadline(call.timeout_s).over():
-            text = await call.engine.decode(
-                body.tokens, model=body.model, skip_special_tokens=False
-            )
-    call.record.tokens = len(body.tokens)
+            text = await call.engine.decode(ids, model=body.model, skip_special_tokens=False)
+    call.record.tokens = len(ids)
     return json_response({"prompt": text})
+
+
+def _listed(ids: Any) -> Any:
+    """Raises InvalidInput for what is no list, in words of JSON. The engine checks the ids."""
+    if not isinstance(ids, list | np.ndarray):
+        raise wrong_type(ids, "tokens", "a list of token ids")
+    return ids
 
 
 @router.get("/version", response_model=Version, summary="The version of LLN")
