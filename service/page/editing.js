@@ -2,17 +2,19 @@
 
 import { patch, post } from "./api.js";
 import { byId, make, setOptions, show } from "./dom.js";
-import { clearError, fail } from "./errors.js";
-import { Newest } from "./newest.js";
 import { count, short } from "./numbers.js";
 import { beginning, Characters } from "./offsets.js";
+import { Question } from "./question.js";
 
 const CHUNKING = { type: "fixed", tokens: 256 };
 const FRESHEST = 1e-5; // staleness that is hardly coloured
 const STALEST = 1e-2; // and that is coloured most
 const SHOWN = 300; // characters of a passage
 
-const reading = new Newest();
+const reading = new Question(
+  { answer: "edited", error: "edit-error", waiting: "edit-waiting", button: "edit-read" },
+  "Reading the document…",
+);
 let kept = null; // the record of the last reading, of the selected model
 
 export function startEditing(models) {
@@ -33,8 +35,6 @@ export function startEditing(models) {
 // What was read, and what failed, is of the model that was selected before.
 function forget() {
   reading.stop();
-  clearError(byId("edit-error"));
-  byId("edited").removeAttribute("aria-busy");
   show(byId("edited"), false);
   keep(null);
 }
@@ -46,11 +46,8 @@ function keep(found) {
   show(byId("edit-anew"), kept !== null);
 }
 
-async function read(text, model) {
-  const signal = reading.next();
-  clearError(byId("edit-error"));
-  byId("edited").setAttribute("aria-busy", "true");
-  try {
+function read(text, model) {
+  reading.ask(async (signal) => {
     if (!text.trim()) throw new Error("There is no text to read.");
     const asked = { text, model, encoding_format: "base64" };
     const found = kept
@@ -59,10 +56,7 @@ async function read(text, model) {
     if (signal.aborted) return;
     keep({ record: found.record });
     showFound(found, text);
-  } catch (failure) {
-    if (!signal.aborted) fail(failure, text.trim() ? () => read(text, model) : null, byId("edit-error"));
-  }
-  if (!signal.aborted) byId("edited").removeAttribute("aria-busy");
+  }, text.trim() ? () => read(text, model) : null);
 }
 
 function showFound(found, text) {

@@ -2,10 +2,11 @@
 
 import { get, post } from "./api.js";
 import { byId, make, show } from "./dom.js";
-import { clearError, fail } from "./errors.js";
+import { fail } from "./errors.js";
 import { Newest } from "./newest.js";
 import { counted } from "./numbers.js";
 import { Characters } from "./offsets.js";
+import { Question } from "./question.js";
 import { Reader } from "./reader.js";
 
 const NONE =
@@ -13,7 +14,10 @@ const NONE =
 const SHORTEST_WORD = 2; // shorter ones would be marked everywhere
 
 const reader = new Reader(byId("found-text"), ["passage", "word"]);
-const searching = new Newest();
+const searching = new Question(
+  { answer: "found", error: "search-error", waiting: "search-waiting", button: "search" },
+  "Searching…",
+);
 const opening = new Newest();
 let buttons = new Map(); // of the passages on the page
 let opened = null; // the file whose text is shown, with its text and the promise that all of it is
@@ -43,22 +47,17 @@ async function describe() {
   }
 }
 
-async function search(query, by) {
-  const signal = searching.next();
-  clearError(byId("search-error"));
+function search(query, by) {
   if (!query) {
+    searching.stop();
     byId("query").focus();
     return;
   }
-  byId("found").setAttribute("aria-busy", "true");
-  opened = null; // the file may have been indexed again
-  try {
+  searching.ask(async (signal) => {
+    opened = null; // the file may have been indexed again
     const { data } = await post("v1/search", { query, by, limit: 20 }, signal);
     await showHits(data, wordsOf(query));
-  } catch (failure) {
-    if (!signal.aborted) fail(failure, () => search(query, by), byId("search-error"));
-  }
-  if (!signal.aborted) byId("found").removeAttribute("aria-busy");
+  }, () => search(query, by));
 }
 
 async function showHits(hits, words) {

@@ -3,9 +3,8 @@
 import { floats, post } from "./api.js";
 import { colour, isDarkInk } from "./colour.js";
 import { byId, make, setOptions, show } from "./dom.js";
-import { clearError, fail } from "./errors.js";
-import { Newest } from "./newest.js";
 import { beginning } from "./offsets.js";
+import { Question } from "./question.js";
 import { onTheme } from "./theme.js";
 
 const AT_FIRST = [
@@ -14,7 +13,10 @@ const AT_FIRST = [
   "The recipe wants two eggs, a little flour and a hot pan.",
 ];
 
-const comparing = new Newest();
+const comparing = new Question(
+  { answer: "matrix", error: "similarity-error", waiting: "similarity-waiting", button: "compare" },
+  "Reading the texts…",
+);
 let drawn = null; // the texts, vectors and model of the matrix on the page
 
 export function startSimilarity(models) {
@@ -28,19 +30,13 @@ export function startSimilarity(models) {
   });
 }
 
-async function compare(texts, model) {
-  const signal = comparing.next();
-  clearError(byId("similarity-error"));
-  byId("matrix").setAttribute("aria-busy", "true");
-  try {
+function compare(texts, model) {
+  comparing.ask(async (signal) => {
     if (texts.length < 2) throw new Error("Enter at least two texts to compare.");
     const { data } = await post("v1/embeddings", { input: texts, model, encoding_format: "base64" }, signal);
     drawn = [texts, data.map(({ embedding }) => floats(embedding)), model];
     drawMatrix(...drawn);
-  } catch (failure) {
-    if (!signal.aborted) fail(failure, texts.length < 2 ? null : () => compare(texts, model), byId("similarity-error"));
-  }
-  if (!signal.aborted) byId("matrix").removeAttribute("aria-busy");
+  }, texts.length < 2 ? null : () => compare(texts, model));
 }
 
 const fields = () => [...byId("texts").querySelectorAll("textarea")];

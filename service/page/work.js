@@ -4,7 +4,7 @@ import { byId, show } from "./dom.js";
 import { clearError, fail } from "./errors.js";
 import { Newest } from "./newest.js";
 
-const PATIENCE_MS = 1000; // a question that takes no longer is not worth moving the page for
+export const PATIENCE_MS = 1000; // a question that takes no longer is not worth moving the page for
 
 const newest = new Newest();
 const asides = new Set(); // questions that are not answered yet: { words, stop, isShown }

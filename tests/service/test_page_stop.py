@@ -105,6 +105,28 @@ def test_stop_ends_the_reading_of_a_vector(page: Page) -> None:
     assert page.locator("#error").is_hidden()
 
 
+def test_stop_ends_the_question_of_another_tab(page: Page) -> None:
+    for tab, asked, waiting, button, answer in (
+        ("#tab-edit", "/v1/documents", "#edit-waiting", "#edit-read", "#edited"),
+        ("#tab-similarity", "/v1/embeddings", "#similarity-waiting", "#compare", "#matrix"),
+    ):
+        page.click(tab)
+        page.evaluate("text => document.getElementById('edit-text').value = text", SHORT)
+        page.route(f"**{asked}", never)
+        page.click(button)
+        page.wait_for_selector(f"{answer}[aria-busy]", state="attached")
+        with page.expect_event("requestfailed") as ended:
+            page.click(f"{waiting} button")
+        assert path(ended.value) == asked
+        page.wait_for_selector(f"{answer}[aria-busy]", state="detached")
+        assert page.locator(waiting).is_hidden()
+        assert page.evaluate("document.activeElement.id") == button[1:]
+        page.unroute(f"**{asked}")
+        page.click(button)
+        page.wait_for_selector(answer)
+        assert page.locator(waiting).is_hidden()
+
+
 def test_the_server_gives_up_what_was_stopped(browser: Browser, http: httpx.Client) -> None:
     url = str(http.base_url)
     with fresh_tab(browser, url) as tab:
