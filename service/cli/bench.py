@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from engine.errors import InvalidInput
+from engine.platform.files import named_in_errors
 from service.addresses import Target
 from service.cli.common import (
     Chosen,
@@ -93,6 +94,8 @@ async def _run_suite(engine: AsyncEngine, chosen: Chosen, server: Target | None)
         seconds=chosen.seconds,
         training=chosen.training or None,
     )
+    if chosen.out is not None:  # a folder that cannot be is told before hours are spent
+        chosen.out.mkdir(parents=True, exist_ok=True)
     suite = SUITES[plan.suite]
     job = BenchmarkJob(
         plan=plan,
@@ -217,12 +220,12 @@ def _write(job: BenchmarkJob, folder: Path) -> None:
     """Writes the run as JSON and CSV, and as a plot if matplotlib is installed."""
     from service.benchmarks.report import job_document, plot_png, rows_as_csv
 
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / job.plan.suite
     document = json.dumps(job_document(job), indent=1) + "\n"
-    path.with_suffix(".json").write_text(document, encoding="utf-8")
-    path.with_suffix(".csv").write_text(rows_as_csv(job), encoding="utf-8")
-    try:
-        path.with_suffix(".png").write_bytes(plot_png(job))
-    except NotAvailable as error:
-        print(f"no plot: {error}", file=sys.stderr)
+    with named_in_errors(folder):
+        path.with_suffix(".json").write_text(document, encoding="utf-8")
+        path.with_suffix(".csv").write_text(rows_as_csv(job), encoding="utf-8")
+        try:
+            path.with_suffix(".png").write_bytes(plot_png(job))
+        except NotAvailable as error:
+            print(f"no plot: {error}", file=sys.stderr)

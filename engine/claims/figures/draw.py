@@ -19,6 +19,7 @@ from engine.claims.figures.histograms import histograms
 from engine.claims.figures.log_normal_sum import log_normal_sum
 from engine.claims.figures.variances import variances
 from engine.errors import InvalidInput, unknown_name
+from engine.platform.files import named_in_errors
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,12 +55,14 @@ def draw_figures(
     out: Path, heads: tuple[HeadSample, ...], only: Sequence[str] | None = None
 ) -> Iterator[Path]:
     """Draw and write each figure; its path is yielded once the files are there."""
-    for name in find_figures(only):
+    names = find_figures(only)
+    out.mkdir(parents=True, exist_ok=True)
+    for name in names:
         figure = FIGURES[name](heads)
-        out.mkdir(parents=True, exist_ok=True)
         path = out / f"{figure.name}.png"
-        draw(figure, path)
-        path.with_suffix(".json").write_text(_as_json(figure))
+        with named_in_errors(path):
+            draw(figure, path)
+            path.with_suffix(".json").write_text(_as_json(figure))
         yield path
 
 

@@ -175,7 +175,8 @@ VENDOR_CLIENTS = (
         routes="`/ping`, `/invocations`",
         package="httpx",
         line="the container's port",
-        works="`/invocations` takes the body of any other request, told by its fields",
+        works="`/invocations` takes the body of any other request for vectors, rankings, scores or "
+        "the tokens of a prompt, told by its fields",
         refused="",
         test="test_platforms.py::test_invocations",
     ),
