@@ -63,7 +63,10 @@ def add_embed(commands: Commands) -> None:
         "--text", **several, help="embed these texts, even if they are paths of files"
     )
     command.add_argument(
-        "--file", **several, metavar="PATH", help="embed these files, each as one text"
+        "--file",
+        **several,
+        metavar="PATH",
+        help="embed these files, each as one text; '-' is standard input",
     )
     command.add_argument(
         "--lines",
@@ -154,13 +157,13 @@ def _sources(chosen: Chosen) -> list[_Source]:
         else:
             sources.append(_Source(text, {}))
     for path in chosen.file:
-        sources += _read(Path(path), {"file": path}, lines=chosen.lines)
+        sources += _read(path, {"file": path}, lines=chosen.lines)
     if not sources:
         raise InvalidInput("nothing to embed: every line is empty")
     return sources
 
 
-def _read(file: str | Path, origin: dict[str, str | int], *, lines: bool) -> list[_Source]:
+def _read(file: str, origin: dict[str, str | int], *, lines: bool) -> list[_Source]:
     text = read_text(file)
     if not lines:
         return [_Source(text, origin)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, TypeAlias
 
@@ -34,6 +34,9 @@ class JsonRoute(APIRoute):
     undeclared_types: ClassVar[Collection[str]] = ("",)
     """Content types that are read as JSON where no browser sent the request."""
 
+    other_types: ClassVar[Sequence[str]] = ()
+    """What another route of the same path takes."""
+
     def get_route_handler(self) -> Handle:
         if self.body_field is None:
             return super().get_route_handler()
@@ -43,7 +46,7 @@ class JsonRoute(APIRoute):
         async def handle_json(request: Request) -> Response:
             if not needs_body and not await request.body():
                 return await own(request, None)
-            require_json(request.headers, undeclared=self.undeclared_types)
+            require_json(request.headers, undeclared=self.undeclared_types, others=self.other_types)
             document = await _parse_in_time(request, await request.body())
             request._body = b""  # its memory is not needed beside the document's
             handler = self.choose(request, document) or own

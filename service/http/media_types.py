@@ -43,20 +43,24 @@ def media_type(headers: Headers) -> str:
 _OF_BROWSERS = ("origin", "sec-fetch-site")
 
 
-def require_json(headers: Headers, *, undeclared: Collection[str] = ("",)) -> None:
+def require_json(
+    headers: Headers, *, undeclared: Collection[str] = ("",), others: Sequence[str] = ()
+) -> None:
     """Some clients send JSON without a content type, or with curl's default, a form's.
 
     A page of another origin could send the same without asking the browser's user. So `undeclared`
     types pass only where no browser sent the request: browsers always add one of these headers.
+    `others` are what another route of the path takes.
     """
     declared = media_type(headers)
     of_browser = any(name in headers for name in _OF_BROWSERS)
     if declared != JSON and (declared not in undeclared or of_browser):
         hint = f" (curl's default; add -H 'content-type: {JSON}')" if declared == FORM else ""
+        taken = " or ".join((JSON, *others))
         raise UnsupportedMediaType(
-            f"the body must be sent as {JSON}, got {shown(declared or 'no content-type')}{hint}",
+            f"the body must be sent as {taken}, got {shown(declared or 'no content-type')}{hint}",
             param="content-type",
-            limit=JSON,
+            limit=taken,
             actual=declared,
         )
 

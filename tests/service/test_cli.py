@@ -200,6 +200,15 @@ def test_a_file_whose_name_is_not_utf8(tmp_path: Path) -> None:
     assert "caf\\udce9.txt: " in lln("embed", "--file", str(path)).stdout
 
 
+def test_a_file_may_be_standard_input(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("From a file.")
+    rows = rows_of(lln("embed", "--file", str(path), "-", "--json", stdin="From elsewhere."))
+    assert [row["file"] for row in rows] == [str(path), "-"]
+    [expected] = rows_of(lln("embed", "-", "--json", stdin="From elsewhere."))
+    assert rows[1]["embedding"] == expected["embedding"]
+
+
 def test_embed_files_names_each(tmp_path: Path) -> None:
     """`--file *.txt`, as the shell passes it on, and repeated."""
     texts = {"a.txt": "Hello from a file.", "b.txt": "Another.", "c.txt": "A third\nin two lines."}

@@ -138,3 +138,6 @@ def test_who_forgets_the_type_is_told_how_to_send_it(
     assert error["message"].endswith(
         "(curl's default; add -H 'content-type: application/json')" if hint else declared
     )
+    assert error["limit"] == "application/json or text/plain"
+    update = http.patch("/v1/documents", content="{}", headers={"content-type": declared})
+    assert update.json()["error"]["limit"] == "application/json"

@@ -68,6 +68,12 @@ class TextRoute(APIRoute):
         return super().matches(scope)
 
 
+class DocumentRoute(JsonRoute):
+    """The route for all others: those of JSON, and what is refused."""
+
+    other_types = (PLAIN_TEXT,)
+
+
 class DocumentCall:
     """One call of either route, answered the same way."""
 
@@ -207,18 +213,6 @@ router.add_api_route(
 _QUERY = DocumentQuery.model_json_schema()["properties"]
 
 
-@router.post(
-    "/v1/documents",
-    response_model=DocumentAnswer | LivingDocumentAnswer,
-    summary="Embed one document",
-    responses={200: {"content": {NDJSON: {}}}},
-    openapi_extra={
-        "parameters": [
-            {"name": name, "in": "query", "schema": schema} for name, schema in _QUERY.items()
-        ],
-        "requestBody": {"content": {PLAIN_TEXT: {"schema": {"type": "string"}}}},
-    },
-)
 async def documents(request: Request, body: DocumentBody, call: Call) -> Response:
     """A vector of the whole document and, if requested, one of each chunk, computed in the context
     of the document. With `"vector": false`, those of the chunks alone.
@@ -242,6 +236,23 @@ async def documents(request: Request, body: DocumentBody, call: Call) -> Respons
             param=name,
         )
     return await call.answer_body(body)
+
+
+router.add_api_route(
+    "/v1/documents",
+    documents,
+    methods=["POST"],
+    route_class_override=DocumentRoute,
+    response_model=DocumentAnswer | LivingDocumentAnswer,
+    summary="Embed one document",
+    responses={200: {"content": {NDJSON: {}}}},
+    openapi_extra={
+        "parameters": [
+            {"name": name, "in": "query", "schema": schema} for name, schema in _QUERY.items()
+        ],
+        "requestBody": {"content": {PLAIN_TEXT: {"schema": {"type": "string"}}}},
+    },
+)
 
 
 @router.patch(
