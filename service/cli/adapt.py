@@ -42,12 +42,21 @@ def _adapt(chosen: Chosen) -> None:
     check_options(chosen)
     plan = CalibrationPlan(**_given(chosen, CALIBRATION_OPTIONS))
     check_plan(plan)
+    if not chosen.further:
+        _tell_what_is_left_out(chosen.model)
     if chosen.train:
         _train(chosen, plan)
     elif chosen.further:
         _change_settings(chosen)
     else:
         _calibrate(chosen, plan)
+
+
+def _tell_what_is_left_out(model: str) -> None:
+    from engine.checkpoint.calibration import has_own_calibration
+
+    if has_own_calibration(Path(model)):
+        tell(f"{model} is adapted already; its LLN is made anew (--further continues from it)")
 
 
 def _given(chosen: Chosen, fields: Mapping[str, str]) -> dict[str, Any]:
