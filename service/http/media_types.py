@@ -37,7 +37,7 @@ def read_media_type(value: str) -> MediaType:
 
 def media_type(headers: Headers) -> str:
     """The Content-Type of a request, without parameters."""
-    return read_media_type(headers.get("content-type", "")).name
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 _OF_BROWSERS = ("origin", "sec-fetch-site")
