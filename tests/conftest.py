@@ -89,9 +89,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    from tests.page_together import PageTogether
+    from tests.sharers_together import SharersTogether
 
-    return PageTogether(config, log) if config.getvalue("dist") == "loadfile" else None
+    return SharersTogether(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 ConfigValue = str | int | float | bool | None

@@ -7,11 +7,13 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from tests.service.kept import Kept
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page, Route
@@ -70,24 +72,8 @@ def chromium() -> Iterator[Browser]:
         playwright.stop()
 
 
-class SharedBrowser:
-    """One for the tests of the page that follow each other: starting it takes a second."""
-
-    def __init__(self) -> None:
-        self._open = ExitStack()
-        self._running: Browser | None = None
-
-    def get(self) -> Browser:
-        if self._running is None:
-            self._running = self._open.enter_context(chromium())
-        return self._running
-
-    def close(self) -> None:
-        self._running = None
-        self._open.close()
-
-
-SHARED_BROWSER = SharedBrowser()
+SHARED_BROWSER = Kept(chromium)
+"""For the tests of the page that follow each other: starting it takes a second."""
 
 
 class Answers:

@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ import pytest
 from tests.service.browser import SHARED_BROWSER, Answers, fresh_tab, go, is_of_the_page
 from tests.service.outside import free_port
 from tests.service.processes import ForkedProcess, clean_environment
+from tests.service.ray_cluster import SHARED_CLUSTER, Cluster, is_on_ray
 from tests.service.stubs import embeddings_stub
 
 if TYPE_CHECKING:
@@ -200,12 +200,14 @@ def browser() -> Browser:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Generator[None]:
     """The browser ends with the last test of the page: while it runs, so does an event loop, beside
-    which other tests could not run their own."""
+    which other tests could not run their own. The cluster ends with the last test on Ray."""
     try:
         return (yield)
     finally:
         if nextitem is None or not is_of_the_page(nextitem.nodeid):
             SHARED_BROWSER.close()
+        if nextitem is None or not is_on_ray(nextitem.nodeid):
+            SHARED_CLUSTER.close()
 
 
 @pytest.fixture(scope="session")
@@ -222,25 +224,27 @@ def page(browser: Browser, http: httpx.Client, answers: Answers) -> Iterator[Pag
 
 
 @pytest.fixture(scope="module")
-def ray_folder() -> Iterator[Path]:
-    """A folder with a short path: Ray keeps sockets in it."""
+def ray_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For what servers on Ray write."""
     pytest.importorskip("ray")
-    with tempfile.TemporaryDirectory(prefix="lln-", ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
+    return tmp_path_factory.mktemp("ray")
+
+
+@pytest.fixture
+def ray_cluster() -> Cluster:
+    """A Ray cluster of two cores and no GPU."""
+    return SHARED_CLUSTER.get()
 
 
 @pytest.fixture(scope="module")
-def ray_address(ray_folder: Path) -> Iterator[str]:
-    """The address of a Ray cluster of two cores and no GPU."""
-    from tests.service.ray_servers import ray_cluster
-
-    with ray_cluster(ray_folder) as address:
-        yield address
+def ray_address() -> str:
+    """Of that cluster."""
+    return SHARED_CLUSTER.get().address
 
 
-@pytest.fixture(scope="module")
-def ray_model(ray_folder: Path, write_checkpoint: Any) -> str:
+@pytest.fixture(scope="session")
+def ray_model(tmp_path_factory: pytest.TempPathFactory, write_checkpoint: Any) -> str:
     """A small one, in a folder, that reads texts of any length."""
     from tests.service.ray_servers import small_model
 
-    return small_model(write_checkpoint(), ray_folder / "model")
+    return small_model(write_checkpoint(), tmp_path_factory.mktemp("small") / "model")

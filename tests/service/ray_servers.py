@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +13,12 @@ from pathlib import Path
 from benchmarks.processes import processes_below
 from engine.training.calibrate import CalibrationPlan
 from engine.training.convert import adapt_model, built_in_texts
-from service.replicas.proxy import CALLBACK, CALLBACK_PATH
 from tests.service.outside import free_port
 from tests.service.processes import clean_environment, lln
+from tests.service.ray_cluster import STOP_S, until
 
 # A process of its own, not forked from one with torch: Ray does not start in those.
 LLN = (sys.executable, "-m", "service.cli")
-START_S, STOP_S = 120, 90
-# Ray's workers would step back behind whatever else has the cores.
-RAY_SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 
 
 @dataclass(frozen=True)
@@ -36,29 +31,6 @@ class Served:
     def processes(self, title: str) -> list[int]:
         """The cluster's processes whose titles contain this."""
         return [pid for pid in _ray_processes() if title in _title(pid)]
-
-
-@contextmanager
-def ray_cluster(folder: Path) -> Iterator[str]:
-    """The address of a Ray cluster of two cores and no GPU."""
-    port = free_port()
-    options = f"--head --block --port={port} --num-cpus=2 --num-gpus=0"
-    # Processes that nothing here needs, and that take seconds to start.
-    options += " --no-monitor --include-dashboard=false --include-log-monitor=false"
-    ray = Path(sys.executable).with_name("ray")
-    with (folder / "ray.log").open("wb") as log:
-        process = subprocess.Popen(
-            [ray, "start", *options.split(), f"--temp-dir={folder}/ray"],
-            env=clean_environment(**{CALLBACK: CALLBACK_PATH}, **RAY_SETTINGS),
-            stdout=log,
-            stderr=log,
-        )
-    try:
-        until(lambda: _accepts(port), process, folder / "ray.log")
-        yield f"127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(STOP_S)
 
 
 def small_model(checkpoint: Path, folder: Path) -> str:
@@ -98,19 +70,6 @@ def run_lln(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str
     ports = {"LLN_HTTP_PORT": str(free_port()), "LLN_GRPC_PORT": str(free_port())}
     models = {} if "--models" in arguments else {"LLN_MODELS": "default"}
     return lln(*arguments, **models, **ports, **settings)
-
-
-def until(is_so: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + START_S
-    while not is_so():
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.1)
-
-
-def _accepts(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _title(pid: int) -> str:

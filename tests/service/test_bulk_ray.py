@@ -1,7 +1,7 @@
 """`lln embed` by workers on Ray: the bytes of one process, whatever is killed; what is refused.
 
-Starting a Ray takes seconds and several processes, so the tests share one cluster of two cores and
-join it from this process. What only a Ray of the command's own shows is marked slow.
+The tests share one cluster of two cores and join it from this process. What only a Ray of the
+command's own shows is marked slow.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -26,31 +26,15 @@ from lln.ray_data import EmbedTexts
 from service.cli.__main__ import main
 from tests.service.bulk_kills import has_pieces, kill_within_a_part
 from tests.service.processes import clean_environment, lln
-from tests.service.ray_servers import RAY_SETTINGS
+from tests.service.ray_cluster import Cluster
 
 TEXTS = ("the quick brown fox", "seven wizards box", "attention over long documents")
 # A process of its own, not forked from one with torch: Ray does not start in those.
 LLN = (sys.executable, "-m", "service.cli")
 ROWS = 1_200  # three parts
 _START_LIMIT_S = 120
-_CLUSTER = """
-import sys, ray
-ray.init(address="local", num_cpus=2, include_dashboard=False, object_store_memory=80 * 2**20,
-         _temp_dir=sys.argv[1], log_to_driver=False)
-print("at", ray.get_runtime_context().gcs_address, flush=True)
-sys.stdin.read()
-"""
 
 Run = Callable[..., Any]
-
-
-class Cluster(NamedTuple):
-    address: str
-    folder: str
-    """Short, because Ray keeps sockets in it."""
-
-    def workers(self) -> list[int]:
-        return workers_of(self.folder)
 
 
 @pytest.fixture
@@ -58,33 +42,6 @@ def temporary() -> Iterator[str]:
     pytest.importorskip("ray")
     with tempfile.TemporaryDirectory(prefix="lln-") as folder:
         yield folder
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    """Ends when the standard input of its process is closed, so no cluster outlives the tests."""
-    pytest.importorskip("ray")
-    # The developer may have a token for another cluster. Ray looks when it is first used.
-    settings = {"RAY_AUTH_MODE": "disabled", **RAY_SETTINGS}
-    with (
-        tempfile.TemporaryDirectory(prefix="lln-") as folder,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        for name, value in settings.items():
-            patch.setenv(name, value)
-        process = subprocess.Popen(
-            [sys.executable, "-c", _CLUSTER, folder],
-            env=clean_environment(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stdout is not None
-        told = next((line for line in process.stdout if line.startswith("at ")), None)
-        assert told is not None, process.communicate()
-        yield Cluster(told.split()[1], folder)
-        process.communicate(timeout=_START_LIMIT_S)
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +76,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.timeout(300)
 def test_a_worker_is_killed_and_the_bytes_are_those_of_one_process(
-    cluster: Cluster,
+    ray_cluster: Cluster,
     corpus: Path,
     model: str,
     run: Run,
@@ -136,14 +93,14 @@ def test_a_worker_is_killed_and_the_bytes_are_those_of_one_process(
             if time.monotonic() > end:
                 return
             time.sleep(0.002)
-        for worker in cluster.workers():
+        for worker in workers_of(ray_cluster.folder):
             os.kill(worker, signal.SIGKILL)
             killed.append(worker)
 
     killer = Thread(target=kill_the_worker_within_a_part)
     killer.start()
     with caplog.at_level(logging.INFO, "service.bulk"):
-        done = run(*job, "--out", out, "--address", cluster.address, "--workers", "1")
+        done = run(*job, "--out", out, "--address", ray_cluster.address, "--workers", "1")
     killer.join()
     assert len(killed) == 1
     assert done["vectors"] == ROWS - 4
@@ -159,10 +116,10 @@ def test_a_worker_is_killed_and_the_bytes_are_those_of_one_process(
 
 @pytest.mark.timeout(300)
 def test_what_the_workers_lack_is_told_before_work_starts(
-    cluster: Cluster, corpus: Path, run: Run, tmp_path: Path
+    ray_cluster: Cluster, corpus: Path, run: Run, tmp_path: Path
 ) -> None:
     out = tmp_path / "out.npy"
-    job = ("--from", corpus, "--out", out, "--address", cluster.address)
+    job = ("--from", corpus, "--out", out, "--address", ray_cluster.address)
     complaints = {
         "64 workers of 1 GPU need 64, and the cluster": ("--worker-gpus", "1", "--workers", "64"),
         "1 worker of 999 CPU needs 999, and the cluster has 2": ("--worker-cpus", "999"),
@@ -247,13 +204,13 @@ with connected(ClusterOptions(workers=1)):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_pipeline_of_ray_data_has_the_vectors_of_the_engine(
-    cluster: Cluster, model: str, tmp_path: Path
+    ray_cluster: Cluster, model: str, tmp_path: Path
 ) -> None:
     program = f"""
 import json, ray
 from lln.ray_data import EmbedTexts
 
-ray.init(address={cluster.address!r})
+ray.init(address={ray_cluster.address!r})
 rows = ray.data.from_items([{{"text": text}} for text in {TEXTS!r}])
 rows = rows.map_batches(
     EmbedTexts,
