@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from pydoc_data.topics import topics
 from typing import TYPE_CHECKING
 
@@ -58,13 +59,18 @@ def shallow_model(
     Of a single layer, nothing would be handed from one layer to the next.
     """
     whole = shipped_models["default"]
-    assert whole.calibration is not None
-    folder = tmp_path_factory.mktemp("shallow") / "model"
+    return first_layers(whole, tmp_path_factory.mktemp("shallow") / "model", whole.config)
+
+
+def first_layers(whole: EmbeddingModel, folder: Path, config: EngineConfig) -> EmbeddingModel:
+    """The first two layers of a model, written to a folder and loaded from there."""
     shutil.copytree(whole.checkpoint.folder, folder, copy_function=os.symlink)
-    config = json.loads((folder / "config.json").read_text()) | {"num_hidden_layers": 2}
+    described = json.loads((folder / "config.json").read_text()) | {"num_hidden_layers": 2}
     (folder / "config.json").unlink()
-    (folder / "config.json").write_text(json.dumps(config))
-    model = load_model(str(folder), attention="softmax", config=whole.config)
+    (folder / "config.json").write_text(json.dumps(described))
+    model = load_model(str(folder), attention="softmax", config=config)
+    if whole.calibration is None:
+        return model
     of_layers = ("alpha", "beta", "mix", "key_shift", "query_map", "key_map", "gate")
     first = {name: getattr(whole.calibration, name)[:2] for name in of_layers}
     return model.with_calibration(replace(whole.calibration, **first))

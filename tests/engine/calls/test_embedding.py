@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,6 +18,7 @@ from engine.errors import InvalidInput, LLNError, TextTooLong
 from engine.model.embedding_model import EmbeddingModel, load_model
 from engine.platform.device import cpu_multiplies_bfloat16
 from engine.types import ChunkPlan, EmbedOptions, Span, Truncate
+from tests.engine.conftest import first_layers
 from tests.engine.precisions import BFLOAT16, INT8_FORMS, needs_bfloat16
 
 Vectors: TypeAlias = NDArray[np.float32]
@@ -86,10 +88,19 @@ def test_same_text_same_vector(
 @pytest.mark.parametrize("model", ["default", "sentence-transformers/all-MiniLM-L6-v2"])
 @pytest.mark.parametrize("dtype", ["float32", BFLOAT16, *INT8_FORMS])
 def test_a_batch_moves_no_text_in_its_last_bit(
-    model: str, dtype: str, long_text: str, loaded: Callable[[str, str], Engine]
+    model: str,
+    dtype: str,
+    long_text: str,
+    shipped_models: dict[str, EmbeddingModel],
+    tmp_path: Path,
 ) -> None:
-    """Whatever lengths meet: one token, a row beyond a tile, several blocks, a sweep."""
-    engine = loaded(model, dtype)
+    """Whatever lengths meet: one token, a row beyond a tile, several blocks, a sweep.
+
+    In two layers: what one moves, the next reads.
+    """
+    config = EngineConfig(device="cpu", dtype=dtype)
+    engine = Engine(first_layers(shipped_models[model], tmp_path / "model", config), config=config)
+    assert engine.info.dtype == dtype
     ids = engine.model.tokenizer.encode_batch([long_text[:20_000]])[0].ids
     lengths = [1, 2, 1025, 17, 511, 700, 64, 63, 2100 if model == "default" else 512, 300, 1]
     texts = [ids[100 * at : 100 * at + length].tolist() for at, length in enumerate(lengths)]
