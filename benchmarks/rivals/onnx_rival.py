@@ -23,6 +23,7 @@ from torch.nn import functional as F
 from transformers import BertModel
 
 from benchmarks.rivals.padded import MAX_TOKENS, Ids, PaddedBatches
+from benchmarks.rivals.silence import silence_loading
 from engine.platform.device import cpu_multiplies_int8
 
 
@@ -74,6 +75,7 @@ def _session(folder: Path, threads: int, *, int8: bool) -> onnxruntime.Inference
 @contextmanager
 def exported(folder: Path) -> Iterator[Path]:
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    silence_loading()
     bert = BertModel.from_pretrained(folder, attn_implementation="sdpa", add_pooling_layer=False)
     ids, mask = (torch.ones(2, 8, dtype=torch.long) for _ in range(2))  # one would be one input
     texts = torch.export.Dim("texts", min=1, max=4096)

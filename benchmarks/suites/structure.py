@@ -14,10 +14,7 @@ from functools import partial
 from typing import TypeAlias
 
 import numpy as np
-from nltk.metrics.segmentation import pk, windowdiff
-from nltk.tokenize.texttiling import TextTilingTokenizer
 from numpy.typing import NDArray
-from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
 from benchmarks.headed_documents import CORPORA, Sections, draw_sections
 from benchmarks.rows import Plan, Row, Target
@@ -121,6 +118,8 @@ def _differences(by_corpus: Sequence[Scores]) -> Iterator[Row]:
 
 def _scores(sections: Sections, found: list[bool]) -> tuple[float, float]:
     """Pk and WindowDiff with windows of half a mean section, as both were defined."""
+    from nltk.metrics.segmentation import pk, windowdiff  # imports SciPy and scikit-learn
+
     reference, guess = (_marks(flags) for flags in (sections.begins, found))
     width = max(2, round(len(reference) / (2 * (sections.num_boundaries + 1))))
     return pk(reference, guess, k=width), windowdiff(reference, guess, width)
@@ -151,6 +150,9 @@ def by_vectors(
 
 
 def by_text_tiling(sections: Sections) -> list[bool]:
+    from nltk.tokenize.texttiling import TextTilingTokenizer
+    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
     text = "\n\n".join(paragraph.replace("\n", " ") for paragraph in sections.paragraphs)
     flags = [False] * len(sections.paragraphs)
     try:
