@@ -108,7 +108,7 @@ def create_app(
         description="Embeddings of texts of any length, and diagnostics of their attention.",
         lifespan=_lifespan,
         openapi_url=None,  # served by routes/pages.py
-        telemetry={"tracing": False, "metrics": False, "logs": False},  # ObserveMiddleware's
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # ObserveMiddleware has it
         redirect_slashes=False,  # a redirect would go to the host that the request names
         responses={"4XX": {"model": ErrorAnswer}, "5XX": {"model": ErrorAnswer}},
     )

@@ -43,7 +43,7 @@ def _adapt(chosen: Chosen) -> None:
     plan = CalibrationPlan(**_given(chosen, CALIBRATION_OPTIONS))
     check_plan(plan)
     if not chosen.further:
-        _tell_what_is_left_out(chosen.model)
+        _tell_if_adapted(chosen.model)
     if chosen.train:
         _train(chosen, plan)
     elif chosen.further:
@@ -52,11 +52,11 @@ def _adapt(chosen: Chosen) -> None:
         _calibrate(chosen, plan)
 
 
-def _tell_what_is_left_out(model: str) -> None:
+def _tell_if_adapted(model: str) -> None:
     from engine.checkpoint.calibration import has_own_calibration
 
     if has_own_calibration(Path(model)):
-        tell(f"{model} is adapted already; its LLN is made anew (--further continues from it)")
+        tell(f"{model} is already adapted; its LLN will be calibrated anew (--further keeps it)")
 
 
 def _given(chosen: Chosen, fields: Mapping[str, str]) -> dict[str, Any]:

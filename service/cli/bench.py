@@ -94,7 +94,7 @@ async def _run_suite(engine: AsyncEngine, chosen: Chosen, server: Target | None)
         seconds=chosen.seconds,
         training=chosen.training or None,
     )
-    if chosen.out is not None:  # a folder that cannot be is told before hours are spent
+    if chosen.out is not None:  # if it cannot be created, fail now and not after hours
         chosen.out.mkdir(parents=True, exist_ok=True)
     suite = SUITES[plan.suite]
     job = BenchmarkJob(

@@ -36,7 +36,7 @@ def test_settings_of_an_adapted_model_are_changed_without_training(
     assert slopes[0] == slopes[1] > slopes[2] == 0
     refused_anew = ["adapt", str(own), "--train", "nothing", "--out", str(tmp_path / "anew")]
     assert main(refused_anew) == 1
-    assert f"{own} is adapted already; its LLN is made anew" in capsys.readouterr().err
+    assert f"{own} is already adapted; its LLN will be calibrated anew" in capsys.readouterr().err
     refused = [*change, "--chunk-context", "late", "--positions", "tile", "--out", "none"]
     assert main(refused) == 1
     assert "--positions cannot be combined with --further" in capsys.readouterr().err

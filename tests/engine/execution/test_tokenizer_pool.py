@@ -61,11 +61,10 @@ def test_steps_run_to_their_answer() -> None:
 def test_tiny_work_needs_no_thread() -> None:
     async def run() -> None:
         ran_on: list[str] = []
-        name = one_step(lambda: ran_on.append(threading.current_thread().name))
-        longer = one_step(lambda: ran_on.append(threading.current_thread().name))
         with open_pool() as pool:
-            await pool.run(name, characters=256)
-            await pool.run(longer, characters=257)
+            for characters in (256, 257):
+                note = one_step(lambda: ran_on.append(threading.current_thread().name))
+                await pool.run(note, characters=characters)
         assert ran_on[0] == threading.current_thread().name
         assert ran_on[1].startswith("lln-tokenizer")
 
