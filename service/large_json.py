@@ -18,6 +18,11 @@ MAX_LISTS = 200_000
 """A document has at most this many lists and objects: more than 65,536 edits and as many chunks
 need. A million, each in another, hold the interpreter for a second when they are unpickled."""
 
+MAX_FIELDS = 400_000
+"""All objects of a document together have at most this many fields: more than 65,536 edits and as
+many chunks need. Two million in one object hold the interpreter for a second when they are
+unpickled."""
+
 MAX_DEPTH = 1_024
 """Lists and objects within each other, as many as the parser reads."""
 
@@ -43,6 +48,7 @@ class Excess(NamedTuple):
 
 _TOO_MANY_VALUES = Excess("too_many_values", MAX_VALUES, "values")
 _TOO_MANY_LISTS = Excess("too_many_lists", MAX_LISTS, "lists and objects")
+_TOO_MANY_FIELDS = Excess("too_many_fields", MAX_FIELDS, "fields")
 
 
 class Unreadable(NamedTuple):
@@ -109,14 +115,14 @@ def _why_unreadable(body: bytes, error: orjson.JSONDecodeError) -> Unreadable:
 
 
 def may_exceed(body: bytes) -> bool:
-    """Whether a document of these bytes could have too many values or lists: brackets in texts
-    count here too."""
+    """Whether a document of these bytes could have too many values, lists or fields: brackets in
+    texts count here too, and a field takes more than five bytes."""
     return len(body) > MAX_VALUES or body.count(b"[") + body.count(b"{") > MAX_LISTS
 
 
 def excess_of(document: Any) -> Excess | None:
     """What the document has too many of, its arrays aside."""
-    num_values, num_lists, unseen = 0, 0, [document]
+    num_values, num_lists, num_fields, unseen = 0, 0, 0, [document]
     while unseen:
         value = unseen.pop()
         if not isinstance(value, list | dict):
@@ -127,6 +133,10 @@ def excess_of(document: Any) -> Excess | None:
         num_lists += 1
         if num_lists > MAX_LISTS:
             return _TOO_MANY_LISTS
+        if isinstance(value, dict):
+            num_fields += len(value)
+            if num_fields > MAX_FIELDS:
+                return _TOO_MANY_FIELDS
         unseen += value.values() if isinstance(value, dict) else value
     return None
 

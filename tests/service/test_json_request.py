@@ -18,7 +18,7 @@ import pytest
 from service.body_budget import LARGE_BODY_BYTES
 from service.errors import UnreadableBody
 from service.http.json_request import JsonParser
-from service.large_json import MAX_DEPTH, MAX_LISTS
+from service.large_json import MAX_DEPTH, MAX_FIELDS, MAX_LISTS
 from tests.service.outside import wait_for
 
 IDS = [101, 2009, 102] * 200_000
@@ -105,6 +105,22 @@ def test_a_body_of_too_many_lists_is_refused_wherever_it_is_read(padding: int) -
             assert (refusal.value.code, refusal.value.limit) == ("too_many_lists", MAX_LISTS)
         brackets = "[{" * MAX_LISTS
         assert await parser.parse(orjson.dumps({"text": brackets})) == {"text": brackets}
+        parser.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_body_of_too_many_fields_is_refused() -> None:
+    """They would hold up the event loop when they arrive from the process that read them."""
+
+    async def scenario() -> None:
+        parser = JsonParser()
+        most = {str(number): 0 for number in range(MAX_FIELDS - 2)}
+        fitting = orjson.dumps({"a": most, "b": 1})
+        assert len(await parser.parse(fitting)) == 2
+        with pytest.raises(UnreadableBody) as refusal:
+            await parser.parse(fitting[:-1] + b',"c":{"d":1}}')
+        assert (refusal.value.code, refusal.value.limit) == ("too_many_fields", MAX_FIELDS)
         parser.close()
 
     asyncio.run(scenario())

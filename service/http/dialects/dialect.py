@@ -27,7 +27,7 @@ class Claim:
     is_theirs: Callable[[Mapping[str, Any]], bool] = lambda _: False
 
     def covers(self, document: Mapping[str, Any]) -> bool:
-        return not self.fields.isdisjoint(document) or self.is_theirs(document)
+        return not document.keys().isdisjoint(self.fields) or self.is_theirs(document)
 
     def handler(self) -> JsonHandler:
         route = JsonRoute(

@@ -52,7 +52,7 @@ router.add_api_route(
 
 def _is_infinitys_ranking(document: Mapping[str, Any]) -> bool:
     """vLLM has the same path, and neither of the two fields."""
-    return "documents" in document and not _RANK_FIELDS.isdisjoint(document)
+    return "documents" in document and not document.keys().isdisjoint(_RANK_FIELDS)
 
 
 _RANK_FIELDS = frozenset({"return_documents", "raw_scores"})

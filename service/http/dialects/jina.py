@@ -175,7 +175,7 @@ def _has_jinas_values(document: Mapping[str, Any]) -> bool:
 
 
 def _is_jinas(item: Any) -> bool:
-    return isinstance(item, dict) and not _NAMES_OF_ITEMS.isdisjoint(item)
+    return isinstance(item, dict) and not item.keys().isdisjoint(_NAMES_OF_ITEMS)
 
 
 _FIELDS = frozenset(

@@ -29,7 +29,7 @@ class _Kind(NamedTuple):
     """Fields that it has besides."""
 
     def covers(self, document: dict[str, Any]) -> bool:
-        return not self.fields.isdisjoint(document) and self.all_of <= document.keys()
+        return not document.keys().isdisjoint(self.fields) and self.all_of <= document.keys()
 
 
 _CONTEXTUAL = _Kind(

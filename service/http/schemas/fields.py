@@ -7,7 +7,7 @@ it knows (lengths, counts, dimensions), once for HTTP, gRPC and Python.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Annotated, Any, Literal, TypeAlias, cast
 
 import numpy as np
@@ -208,12 +208,17 @@ def as_inputs(value: Any, param: str, *, texts: bool = True) -> Sequence[TextInp
         either = "a string, token ids, or a list of either"
         raise wrong_type(value, param, either if texts else "token ids, or a list of such lists")
     if value and type(value[0]) is int:
-        wrong = next((at for at, item in enumerate(value) if type(item) is not int), None)
+        wrong = _first_of_another_type(value, frozenset({int}))
         if wrong is None:
             return [value]
         raise wrong_type(value[wrong], f"{param}[{wrong}]", f"a token id, as {param}[0] is")
-    if not _INPUT_TYPES.issuperset(map(type, value)):
-        wrong = next(at for at, item in enumerate(value) if type(item) not in _INPUT_TYPES)
+    if (wrong := _first_of_another_type(value, _INPUT_TYPES)) is not None:
         one = "a string or a list of token ids" if texts else "a list of token ids"
         raise wrong_type(value[wrong], f"{param}[{wrong}]", one)
     return cast(Sequence[TextInput], value)
+
+
+def _first_of_another_type(values: list[Any], types: Set[type]) -> int | None:
+    """Where it is. There may be millions: a loop over them would hold up the event loop."""
+    kinds = list(map(type, values))
+    return min(map(kinds.index, set(kinds) - types), default=None)
