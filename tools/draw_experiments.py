@@ -13,7 +13,7 @@ mpl.use("Agg")  # needs no screen
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 
-from benchmarks.experiment_tables import Stored, watched_tokens
+from benchmarks.experiments.tables import Stored, watched_tokens
 from engine.experiments.concentration import FIGURES
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import bulk_table as bulk
-from benchmarks import experiment_budgets, experiment_papers, experiment_tables, scaling
+from benchmarks.bulk import table as bulk
 from benchmarks.calibration import scores
+from benchmarks.experiments import budgets, papers, tables
 from benchmarks.markdown import table
+from benchmarks.ranks import scaling
 from benchmarks.store import stored_results
 from kernels.instructions import report as instructions
 from service.environment import setting_rows
@@ -68,19 +69,19 @@ def _calibrated(raw: list[dict[str, Any]]) -> str:
 
 
 def experiments_headline() -> str:
-    return experiment_papers.headline(RESULTS / "experiments")
+    return papers.headline(RESULTS / "experiments")
 
 
 def experiments_tables() -> str:
-    return experiment_tables.tables(RESULTS / "experiments")
+    return tables.tables(RESULTS / "experiments")
 
 
 def experiments_papers() -> str:
-    return table(experiment_papers.HEAD, experiment_papers.rows(RESULTS))
+    return table(papers.HEAD, papers.rows(RESULTS))
 
 
 def experiments_budgets() -> str:
-    return table(experiment_budgets.HEAD, experiment_budgets.rows(RESULTS / "experiments"))
+    return table(budgets.HEAD, budgets.rows(RESULTS / "experiments"))
 
 
 def clients_table() -> str:

@@ -16,7 +16,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from time import perf_counter, sleep
 
-from benchmarks.routing_policies import (
+from benchmarks.replicas.policies import (
     BY_REQUESTS,
     BY_TOKENS,
     POLICIES,
@@ -178,6 +178,6 @@ def _replicas() -> Iterator[tuple[Served, RouteBy]]:
             "LLN_BATCH_FOLDER": "",
             "LLN_BENCHMARK_HISTORY": ":memory:",
         }
-        command = [sys.executable, "-m", "benchmarks.routing"]
+        command = [sys.executable, "-m", "benchmarks.replicas.routing"]
         with other_server(command, port, **environment) as served:
             yield served, route_by

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.rows import Plan, Row, Target
-from benchmarks.searched_folder import Indexing, Question, index, write_folder
+from benchmarks.search.searched_folder import Indexing, Question, index, write_folder
 from benchmarks.workbench import Workbench
 from engine.engine import Engine
 from engine.evaluation.bootstrap import Answers, Interval, interval, minus

@@ -5,7 +5,7 @@ which grows with the length. A `View` is a sketch of these as they were when a s
 random projections of each channel's mean value, its mass, and projections of the sinks. Two views
 tell how far the rest of the document has moved, without the segment's tokens. It moves a vector by
 about the square of that, times a factor that is measured for each model: the bound that 99 % of
-kept chunks stayed within. `python -m benchmarks.staleness` fits it, and judges it elsewhere.
+kept chunks stayed within. `python -m benchmarks.living.staleness` fits it, and judges it elsewhere.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.bulk_kills import lost_s, part_s, read_log
+from benchmarks.bulk.kills import lost_s, part_s, read_log
 
 LOG = """\
 10.000 part 0: rows 0 to 100 are sent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.bulk_table import rows
+from benchmarks.bulk.table import rows
 
 
 def kills(each: list[float], *, equal: bool = True) -> dict[str, Any]:

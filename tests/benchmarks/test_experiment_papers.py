@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks import experiment_budgets
-from benchmarks.experiment_papers import headline, rows
-from benchmarks.experiment_tables import Stored
-from benchmarks.experiment_verdicts import (
+from benchmarks.experiments import budgets
+from benchmarks.experiments.papers import headline, rows
+from benchmarks.experiments.tables import Stored
+from benchmarks.experiments.verdicts import (
     cost_of_lra,
     fixed_scales,
     inverse_scale,
@@ -257,8 +257,7 @@ def test_the_cost_of_long_range_tasks(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_full_budgets_are_more_work(name: str) -> None:
     small, full = (
-        experiment_budgets.work(EXPERIMENTS[name].contests[budget]())
-        for budget in ("small", "full")
+        budgets.work(EXPERIMENTS[name].contests[budget]()) for budget in ("small", "full")
     )
     if name in ("quadratic", "logistic"):
         assert small is full is None
@@ -274,7 +273,7 @@ def test_hours_grow_with_the_work(tmp_path: Path) -> None:
         for seed in range(3):
             trial = Trial(method="softmax", rate=0.1, seed=seed, part="test")
             file.write(json.dumps({**asdict(trial), "figures": {}, "seconds": 36.0}) + "\n")
-    ((name, trials, steps, tokens, hours),) = experiment_budgets.rows(tmp_path)
+    ((name, trials, steps, tokens, hours),) = budgets.rows(tmp_path)
     assert (name, trials, steps, tokens) == ("`majority`", "135", "1,000", "32,768")
     # 10 times the steps, 8 times the tokens of a step, and the same layers.
     assert float(hours) == pytest.approx(135 * 36 * 80 / 3600, rel=0.05)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.experiment_papers import headline
-from benchmarks.experiment_tables import tables
+from benchmarks.experiments.papers import headline
+from benchmarks.experiments.tables import tables
 from engine.experiments.document_intervals import minus_by_document
 from engine.experiments.intervals import over_seeds, paired
 from engine.experiments.trials import Measured, Trial

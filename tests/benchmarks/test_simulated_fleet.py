@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.simulated_fleet import Fleet, scheduled_parts, simulate, skewed_tokens
+from benchmarks.bulk.simulated_fleet import Fleet, scheduled_parts, simulate, skewed_tokens
 from service.bulk.parts import PART_TOKENS
 
 DOCUMENTS_EACH = 320

@@ -6,8 +6,8 @@ from statistics import fmean
 
 import pytest
 
-from benchmarks.routing_policies import BY_REQUESTS, BY_TOKENS, ROUND_ROBIN
-from benchmarks.simulated_replicas import MIXES, Outcome, outcome
+from benchmarks.replicas.policies import BY_REQUESTS, BY_TOKENS, ROUND_ROBIN
+from benchmarks.replicas.simulated import MIXES, Outcome, outcome
 
 
 def outcomes(mix: str, *policies: str) -> dict[str, Outcome]:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.bulk_balance import simulate
+from benchmarks.bulk.balance import simulate
 from service.bulk.balance import cut, estimated_cost, largest_first
 
 COSTS = st.lists(st.integers(0, 40), max_size=60)
@@ -60,7 +60,7 @@ def test_cost_is_about_the_tokens() -> None:
 
 
 def test_balance_by_tokens_where_books_stand_together() -> None:
-    """In the simulation of benchmarks/bulk.py, with four workers and a price linear in tokens."""
+    """In the simulation of `benchmarks.bulk`, with four workers and a price linear in tokens."""
     cases = simulate(float)["cases"]
     for order, ways in cases.items():
         assert ways["tokens"] < 1.05, order

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from benchmarks.staleness import MEASURED, least_for
+from benchmarks.living.staleness import MEASURED, least_for
 from engine.living.staleness import LEAST, measured_for
 
 

@@ -9,4 +9,4 @@ SHORT_LENGTHS: Mapping[int, float] = {16: 48.0, 32: 48.0, 64: 24.0}
 """Tokens, and how often texts of so many come."""
 
 VARIABLE = "BENCHMARK_ROUTING"
-"""Names the file that tells `benchmarks.routing` the policy."""
+"""Names the file that tells `benchmarks.replicas.routing` the policy."""

@@ -1,6 +1,6 @@
 """How long ranks take to exchange a layer's states, by their number and the size of the states.
 
-    python -m benchmarks.exchanges
+    python -m benchmarks.ranks.exchanges
 
 starts 2 to 8 processes on this machine, which exchange states of several sizes over gloo as ranks
 do, and writes every time to benchmarks/results/ranks/exchanges.json.
@@ -78,7 +78,7 @@ def _tokens_per_second() -> float:
 
 
 def _measure(num_ranks: int) -> list[Exchanges]:
-    command = [sys.executable, "-m", "benchmarks.exchanges", "rank"]
+    command = [sys.executable, "-m", "benchmarks.ranks.exchanges", "rank"]
     processes = [
         subprocess.Popen(
             command, env={**os.environ, **place.as_environment()}, stdout=subprocess.PIPE

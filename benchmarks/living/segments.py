@@ -1,6 +1,6 @@
 """What reading a document in segments costs retrieval, against reading it in one piece.
 
-    python -m benchmarks.segments --out FILE [--cache FOLDER]
+    python -m benchmarks.living.segments --out FILE [--cache FOLDER]
 
 Documents of corpora outside training are read both ways, whole each time, and asked for what
 `lln evaluate --readings` asks: their passages, and themselves by a later paragraph. All else is the
@@ -199,7 +199,9 @@ def _show(found: dict[str, Any]) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.segments", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.living.segments", description=__doc__
+    )
     parser.add_argument("--model", default="default")
     parser.add_argument("--corpora", nargs="*", help="default: all outside training")
     parser.add_argument("--cache", type=Path, help="a folder for vectors that are read again")

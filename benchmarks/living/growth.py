@@ -1,7 +1,7 @@
 """Documents that grow from a half to the whole in steps of a twentieth, and what that costs.
 
-    python -m benchmarks.growth read --out FILE
-    python -m benchmarks.growth report FILE [FILE ...]
+    python -m benchmarks.living.growth read --out FILE
+    python -m benchmarks.living.growth report FILE [FILE ...]
 
 After each step the document is read on from its record in three ways: with nothing kept ever read
 again (`grown`), and with staleness held at 0.002 and at 0.01. At the end it is read anew (`exact`).
@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from benchmarks.growing_documents import Grown, growing_documents
-from benchmarks.growth_report import report
-from benchmarks.growth_rows import ORACLE, WAYS, read_rows, vectors_of
+from benchmarks.living.growing_documents import Grown, growing_documents
+from benchmarks.living.growth_report import report
+from benchmarks.living.growth_rows import ORACLE, WAYS, read_rows, vectors_of
 from benchmarks.store import commit
 from engine import Engine
 from engine.living.record_bytes import from_bytes
@@ -171,7 +171,7 @@ def _end(text: str, share: float) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.living.growth", description=__doc__)
     actions = parser.add_subparsers(dest="action", required=True)
     reader = actions.add_parser("read")
     reader.add_argument("--model", default="default")

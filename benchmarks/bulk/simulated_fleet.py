@@ -5,7 +5,7 @@ A worker that is free takes the next part. One that is taken away loses the part
 which the next free worker begins anew; the worker itself comes back later. Parts are cut and
 ordered as `lln embed` does it.
 
-    python -m benchmarks.simulated_fleet
+    python -m benchmarks.bulk.simulated_fleet
 
 writes what docs/scaling.md tells of it to benchmarks/results/ranks/schedule.json.
 """

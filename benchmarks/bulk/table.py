@@ -1,4 +1,4 @@
-"""What benchmarks/bulk.py has stored, as rows of a table."""
+"""What `python -m benchmarks.bulk` has stored, as rows of a table."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.experiment_tables import Stored, stored_experiments
+from benchmarks.experiments.tables import Stored, stored_experiments
 from engine.experiments.catalogue import EXPERIMENTS, plan_experiment
 from engine.experiments.encoder import count_parameters
 from engine.experiments.finetune_contest import FinetuneContest

@@ -1,6 +1,6 @@
 """Replicas in simulated time: the engine's scheduler and the router's ledger, without a device.
 
-    python -m benchmarks.simulated_replicas
+    python -m benchmarks.replicas.simulated
 
 Requests arrive at random times. A batch takes so long for itself and for each token, a tile its own
 time, and nothing else takes any: no network, no proxy, no other work on the machine. So this shows
@@ -18,7 +18,7 @@ from itertools import count
 from statistics import median
 from typing import Any, cast
 
-from benchmarks.routing_policies import (
+from benchmarks.replicas.policies import (
     BY_REQUESTS,
     BY_TOKENS,
     POLICIES,

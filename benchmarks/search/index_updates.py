@@ -1,6 +1,6 @@
 """An index with records whose files are edited: what an update reads and writes, and how long.
 
-    python -m benchmarks.index_updates --files 200 --changed 10 --out FILE
+    python -m benchmarks.search.index_updates --files 200 --changed 10 --out FILE
 
 Files of corpora outside training, of all lengths, are indexed anew; a paragraph is changed in
 some of them, and the index brought up to date. Then the same with other files, once undisturbed and
@@ -153,7 +153,9 @@ def _rows(index: Path, select: str) -> list[tuple[Any, ...]]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.index_updates", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.search.index_updates", description=__doc__
+    )
     parser.add_argument("--files", type=int, default=2_000)
     parser.add_argument("--changed", type=int, default=100)
     parser.add_argument(

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from benchmarks.experiment_tables import Stored, spread
+from benchmarks.experiments.tables import Stored, spread
 from engine.experiments.intervals import SeedInterval, over_seeds, paired
 
 Judged: TypeAlias = tuple[str, str]

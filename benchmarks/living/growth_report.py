@@ -1,6 +1,6 @@
 """What it costs to read growing documents on, how far off chunks are, and how well they are found.
 
-It reads the rows that `benchmarks.growth` writes, and the vectors beside them.
+It reads the rows that `benchmarks.living.growth` writes, and the vectors beside them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-from benchmarks.growth_rows import ORACLE, WAYS, read_rows, vectors_of
+from benchmarks.living.growth_rows import ORACLE, WAYS, read_rows, vectors_of
 from engine.evaluation.bootstrap import Answers, Interval, interval, minus
 from engine.evaluation.rankings import ranks_of
 from engine.evaluation.readings import CUTOFF

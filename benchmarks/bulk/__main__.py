@@ -30,8 +30,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.bulk_balance import simulate
-from benchmarks.bulk_kills import lost_s, part_s, read_log
+from benchmarks.bulk.balance import simulate
+from benchmarks.bulk.kills import lost_s, part_s, read_log
 from benchmarks.processes import processes_below
 from benchmarks.store import ROOT, commit, machine
 from engine import Engine, EngineConfig
@@ -260,7 +260,7 @@ def _corpus(path: Path, texts: Sequence[str]) -> Path:
 def _start(
     corpus: Path, out: Path, *options: str, core: int | None = None
 ) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "benchmarks.bulk_job", str(corpus), str(out), *options]
+    command = [sys.executable, "-m", "benchmarks.bulk.job", str(corpus), str(out), *options]
     if core is not None:
         command = ["taskset", "-c", str(sorted(os.sched_getaffinity(0))[core]), *command]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

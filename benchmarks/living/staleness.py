@@ -1,11 +1,11 @@
 """How stale kept chunks are after edits, and what the engine says: fits the bound, or judges it.
 
-    python -m benchmarks.staleness read --part fit --out FILE      # the corpora trained on
-    python -m benchmarks.staleness read --part judge --out FILE    # corpora outside training
-    python -m benchmarks.staleness fit FILE                        # engine/living/staleness.json
-    python -m benchmarks.staleness widen FILE [FILE ...]           # by documents that grew
-    python -m benchmarks.staleness least FILE [FILE ...]           # by long documents
-    python -m benchmarks.staleness judge FILE [FILE ...]
+    python -m benchmarks.living.staleness read --part fit --out FILE    # corpora trained on
+    python -m benchmarks.living.staleness read --part judge --out FILE  # other corpora
+    python -m benchmarks.living.staleness fit FILE                      # staleness.json of engine/living
+    python -m benchmarks.living.staleness widen FILE [FILE ...]         # by documents that grew
+    python -m benchmarks.living.staleness least FILE [FILE ...]         # by long documents
+    python -m benchmarks.living.staleness judge FILE [FILE ...]
 
 `read` compares kept chunks after each edit with the same document read anew, and appends a line an
 edit; run again, it continues where it ended. Factors are fitted on some corpora, judged on others.
@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.edits import EDITS
-from benchmarks.store import commit
-from benchmarks.volumes import volumes
+from benchmarks.living.edits import EDITS
+from benchmarks.living.volumes import volumes
+from benchmarks.store import ROOT, commit
 from engine import Engine
 from engine.evaluation.corpora import available, load_corpus
 from engine.living.record_bytes import from_bytes
@@ -41,7 +41,7 @@ LATE = ChunkPlan(tokens=256, context="late")
 SHARE = 0.99
 _TRIED = (0.0001, 0.0002, 0.0003, 0.0005, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.01)
 """Of these the least staleness to state is the first that is enough."""
-MEASURED = Path(__file__).resolve().parents[1] / "engine" / "living" / "staleness.json"
+MEASURED = ROOT / "engine" / "living" / "staleness.json"
 
 
 def main() -> None:
@@ -162,8 +162,8 @@ def least_for(rows: Sequence[dict[str, Any]], stated: np.ndarray) -> float:
 
 def widen(files: Sequence[Path]) -> None:
     """Makes the stored factors larger until the bound holds for the share of chunks of documents
-    that grew (rows of `benchmarks.growth`, read with these factors). One edit says nothing of
-    segments that were read beside others that were stale."""
+    that grew (rows of `benchmarks.living.growth`, read with these factors). One edit says nothing
+    of segments that were read beside others that were stale."""
     measured = json.loads(MEASURED.read_text())
     ratios: dict[str, list[np.ndarray]] = {}
     for row in _rows(files):
@@ -249,7 +249,9 @@ def _key(row: dict[str, Any]) -> tuple[str, int, str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.staleness", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.living.staleness", description=__doc__
+    )
     actions = parser.add_subparsers(dest="action", required=True)
     reader = actions.add_parser("read")
     reader.add_argument("--part", choices=("fit", "judge"), required=True)

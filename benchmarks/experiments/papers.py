@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.experiment_tables import Stored, stored_experiments
-from benchmarks.experiment_verdicts import (
+from benchmarks.experiments.selectivity import selectivity_lines
+from benchmarks.experiments.tables import Stored, stored_experiments
+from benchmarks.experiments.verdicts import (
     WIDE_GAIN,
     Judge,
     Judged,
@@ -30,7 +31,6 @@ from benchmarks.experiment_verdicts import (
     steps_against_length,
     unjudged,
 )
-from benchmarks.selectivity_lines import selectivity_lines
 from engine.experiments.catalogue import EXPERIMENTS
 
 Experiments = Mapping[str, Stored]

@@ -1,6 +1,8 @@
-"""One bulk job in a process of its own, as benchmarks/bulk.py runs it: prints what it took.
+"""One bulk job in a process of its own, as `python -m benchmarks.bulk` runs it.
 
-python -m benchmarks.bulk_job CORPUS OUT [--ray N] [--part-tokens N] [--sent FILE]
+It prints what it took.
+
+python -m benchmarks.bulk.job CORPUS OUT [--ray N] [--part-tokens N] [--sent FILE]
 """
 
 from __future__ import annotations

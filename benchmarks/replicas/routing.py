@@ -1,6 +1,6 @@
 """Two replicas whose routing policy can be changed while they serve.
 
-    BENCHMARK_ROUTING=FILE python -m benchmarks.routing
+    BENCHMARK_ROUTING=FILE python -m benchmarks.replicas.routing
 
 The file holds one of POLICIES, so all policies are measured with the same processes.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ray.serve.request_router import PendingRequest, RunningReplica
 
-from benchmarks.routing_policies import BY_REQUESTS, BY_TOKENS, VARIABLE
+from benchmarks.replicas.policies import BY_REQUESTS, BY_TOKENS, VARIABLE
 from service.environment import load_settings
 from service.logs import set_up_logs
 from service.replicas.options import ReplicaOptions
@@ -41,7 +41,7 @@ class SwitchedRouter(TokenRouter):
 def main() -> None:
     settings = load_settings()
     set_up_logs(settings)
-    router = "benchmarks.routing:SwitchedRouter"
+    router = "benchmarks.replicas.routing:SwitchedRouter"
     serve_replicas(settings, ReplicaOptions(replicas=2, router=router))
 
 

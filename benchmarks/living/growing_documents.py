@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from benchmarks.volumes import volumes
+from benchmarks.living.volumes import volumes
 from engine.evaluation.corpora import available, load_corpus
 from engine.training.data import Document
 from engine.training.heading_passages import Passage, passages_of

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Literal, TypeAlias
 
-from benchmarks.experiment_tables import Interval, Stored, spread
+from benchmarks.experiments.tables import Interval, Stored, spread
 from engine.experiments.intervals import SeedInterval
 
 Verdict: TypeAlias = Literal["more", "fewer", "level"]

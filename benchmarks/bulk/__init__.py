@@ -1,0 +1,1 @@
+"""Bulk jobs: their speed, growth, balance, and what is lost when they are killed."""

@@ -1,0 +1,1 @@
+"""Tables and verdicts from the stored results of `lln experiment`."""

@@ -1,0 +1,1 @@
+"""Policies that route requests to replicas, measured on Ray Serve and simulated."""

@@ -1,0 +1,1 @@
+"""What indexed folders find, and what an update of an index costs."""
