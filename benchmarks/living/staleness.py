@@ -2,7 +2,7 @@
 
     python -m benchmarks.living.staleness read --part fit --out FILE    # corpora trained on
     python -m benchmarks.living.staleness read --part judge --out FILE  # other corpora
-    python -m benchmarks.living.staleness fit FILE                      # staleness.json of engine/living
+    python -m benchmarks.living.staleness fit FILE                      # the stored factors
     python -m benchmarks.living.staleness widen FILE [FILE ...]         # by documents that grew
     python -m benchmarks.living.staleness least FILE [FILE ...]         # by long documents
     python -m benchmarks.living.staleness judge FILE [FILE ...]
