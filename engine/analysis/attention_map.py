@@ -102,19 +102,20 @@ def _check_num_scores(plan: MapPlan, document: OpenDocument, limit: int) -> None
     """Limit what is computed score by score: softmax attention, and links."""
     height, width = plan.rows.end - plan.rows.start, plan.columns.end - plan.columns.start
     if document.model.info.attention[plan.layer] == "softmax":
-        _check_scores("rows", height, document.num_tokens, limit, what="softmax attention")
+        _check_scores("softmax attention", "rows", height, document.num_tokens, limit)
     elif plan.links:
-        _check_scores("links", height, width, limit, what="links")
+        _check_scores("links", "links", height, width, limit)
 
 
 def _check_scores(
-    param: Literal["rows", "links"], height: int, width: int, limit: int, *, what: str
+    what: str, param: Literal["rows", "links"], height: int, width: int, limit: int
 ) -> None:
     scores = height * width
     if scores > limit:
+        instead = "for fewer columns" if param == "links" else "use a model with LLN+Diag"
         raise InvalidInput(
             f"{what} of {height} rows need {scores} scores, the limit is {limit}: "
-            f"ask for at most {max(1, limit // width)} rows, or use a model with LLN+Diag",
+            f"ask for at most {max(1, limit // width)} rows, or {instead}",
             code="map_too_large",
             param=param,
             limit=limit,

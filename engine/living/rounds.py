@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import replace
+from typing import get_args
 
-from engine.errors import InvalidInput
+from engine.errors import InvalidInput, unknown_name
 from engine.execution.told_titles import check_title
 from engine.living.prepare import LivingDocument, prepare_living_steps
 from engine.living.record import DocumentRecord
@@ -40,6 +41,7 @@ class Rounds:
         folded: bool = False,
     ) -> None:
         check_staleness(max_staleness, exact)
+        check_precision(precision)
         if chunking is not None:
             check_chunking(chunking)
             chunking = settled(chunking, model.info.chunk_context)
@@ -116,6 +118,19 @@ def rounds_from(
         precision=record.precision,
         folded=record.folded,
     )
+
+
+def check_precision(precision: str) -> None:
+    """Rejected before the document is read, not when its record is written."""
+    known = get_args(RecordPrecision)
+    if precision not in known:
+        raise unknown_name(
+            "record precision",
+            precision,
+            known,
+            param="record_precision",
+            code="invalid_record_precision",
+        )
 
 
 def check_staleness(max_staleness: float | None, exact: bool) -> None:

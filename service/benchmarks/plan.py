@@ -88,15 +88,15 @@ def _error_for(*, in_schema: bool) -> type[InvalidInput]:
 
 
 def _refuse_unused(suite: Suite, given: Mapping[str, object]) -> None:
-    """Rejects fields that the suite does not use."""
+    """Rejects fields that the suite does not use. All suites use `lengths`."""
+    fields = ", ".join(["lengths", *suite.fields])
     for param, value in given.items():
         if value is not None and param not in suite.fields:
             raise InvalidInput(
-                f"the suite {suite.name} has no field {param}; its fields are lengths"
-                + "".join(f", {field}" for field in suite.fields),
+                f"the suite {suite.name} has no field {param}; its fields are {fields}",
                 code="unused_field",
                 param=param,
-                limit=", ".join(suite.fields),
+                limit=fields,
             )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -306,6 +307,13 @@ def test_a_title_that_is_not_used_names_contexts_that_a_record_may_have(engine: 
         engine.embed_document(TEXT[:500], chunks=late, title="A title", record=True)
     assert caught.value.code == "unused_title"
     assert caught.value.limit == "balanced, title, opening, one_pass"
+
+
+def test_an_unknown_precision_is_refused(engine: Engine) -> None:
+    unknown: Any = "float64"
+    with pytest.raises(InvalidInput, match="float32, float16") as caught:
+        engine.embed_document(TEXT[:500], record=unknown)
+    assert caught.value.code == "invalid_record_precision"
 
 
 @pytest.mark.parametrize("staleness", [-0.1, 1.1, float("nan")])
