@@ -11,7 +11,7 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from tests.service.browser import BROWSERS, FLAGS, settle
+from tests.service.page.browser import BROWSERS, FLAGS, settle
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "screenshots"
 HEAD = "[data-place='3.5']"

@@ -21,7 +21,7 @@ from benchmarks.store import stored_results
 from kernels.instructions import report as instructions
 from service.environment import setting_rows
 from service.metrics import Metrics
-from tests.service.client_table import client_rows
+from tests.service.clients.client_table import client_rows
 from tests.service.dialects.vendor_table import vendor_rows
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -22,10 +22,10 @@ import grpc
 import httpx
 import pytest
 
-from tests.service.browser import SHARED_BROWSER, Answers, fresh_tab, go, is_of_the_page
 from tests.service.outside import free_port
+from tests.service.page.browser import SHARED_BROWSER, Answers, fresh_tab, go, is_of_the_page
 from tests.service.processes import ForkedProcess, clean_environment
-from tests.service.ray_cluster import SHARED_CLUSTER, Cluster, is_on_ray
+from tests.service.replicas.ray_cluster import SHARED_CLUSTER, Cluster, is_on_ray
 from tests.service.stubs import embeddings_stub
 
 if TYPE_CHECKING:
@@ -245,6 +245,6 @@ def ray_address() -> str:
 @pytest.fixture(scope="session")
 def ray_model(tmp_path_factory: pytest.TempPathFactory, write_checkpoint: Any) -> str:
     """A small one, in a folder, that reads texts of any length."""
-    from tests.service.ray_servers import small_model
+    from tests.service.replicas.ray_servers import small_model
 
     return small_model(write_checkpoint(), tmp_path_factory.mktemp("small") / "model")

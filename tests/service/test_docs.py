@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.service.clients_apart import environment_with
+from tests.service.clients.clients_apart import environment_with
 from tests.service.processes import clean_environment
 from tools import write_docs
 

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from service.http.schemas.responses.search import IndexAnswer, IndexedDocument, SearchAnswer
-from tests.service.browser import fresh_tab, go
 from tests.service.outside import wait_for
+from tests.service.page.browser import fresh_tab, go
 from tests.service.processes import lln
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from service.bulk import parts as bulk_parts
+from tests.service.bulk.bulk_kills import kill_within_a_part
 from tests.service.bulk.command import TEXTS, Run, expected, lines
-from tests.service.bulk_kills import kill_within_a_part
 from tests.service.processes import unheard
 from tests.synced import note_syncs
 

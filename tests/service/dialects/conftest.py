@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.service.clients_apart import environment_with
+from tests.service.clients.clients_apart import environment_with
 from tests.service.conftest import RunningServer, launch
 
 if TYPE_CHECKING:

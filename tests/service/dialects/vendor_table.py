@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.service.client_table import ROOT
+from tests.service.clients.client_table import ROOT
 from tools.check_dependencies import pins
 
 APART = ROOT / "tests" / "clients"

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from service.http.connection import MAX_HEAD_BYTES
-from tests.service.hostile_requests import (
+from tests.service.http.hostile_requests import (
     BODY,
     BROKEN_CHUNKS,
     BROKEN_HEADS,

@@ -18,8 +18,8 @@ from tests.service.kept import Kept
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page, Route
 
-PAGE = Path(__file__).resolve().parents[2] / "service" / "page"
-_TESTS_OF_THE_PAGE = re.compile(r"tests/service/test_page\w*\.py")
+PAGE = Path(__file__).resolve().parents[3] / "service" / "page"
+_TESTS_OF_THE_PAGE = re.compile(r"tests/service/page/test_page\w*\.py")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FAR_HOST = "page.test"  # over plain HTTP a browser trusts a page of this machine alone
 FLAGS = (

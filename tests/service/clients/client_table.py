@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tools.check_dependencies import pins
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 JAVASCRIPT = "openai (npm)"
 
 
@@ -45,14 +45,14 @@ CLIENTS = (
         package="openai",
         use='`client.files.create(file=..., purpose="batch")`, then `client.batches.create(...)`',
         works="upload, list, read, delete; start, follow, cancel; a server killed while it works",
-        test="service/test_batches.py::test_openai_client_from_upload_to_answers",
+        test="service/batches/test_batches.py::test_openai_client_from_upload_to_answers",
     ),
     Client(
         name="OpenAI for JavaScript",
         package=JAVASCRIPT,
         use='`new OpenAI({baseURL: "http://localhost:8000/v1", apiKey: "unused"})`',
         works="embeddings (base64, its default), usage, errors with code and param",
-        test="service/test_clients.py::test_openai_for_javascript",
+        test="service/clients/test_clients.py::test_openai_for_javascript",
         is_slow=True,
     ),
     Client(
@@ -61,28 +61,28 @@ CLIENTS = (
         use='`OpenAIEmbeddings(base_url="http://localhost:8000/v1", api_key="unused", '
         'model="default", check_embedding_ctx_length=False)`',
         works="documents and queries; token ids, its default, are refused with the switch named",
-        test="service/test_clients.py::test_langchain",
+        test="service/clients/test_clients.py::test_langchain",
     ),
     Client(
         name="LlamaIndex",
         package="llama-index-embeddings-openai-like",
         use='`OpenAILikeEmbedding(model_name="default", api_base="http://localhost:8000/v1")`',
         works="texts in batches, queries, a text of 10,000 tokens read whole",
-        test="service/test_embedders.py::test_llama_index",
+        test="service/clients/test_embedders.py::test_llama_index",
     ),
     Client(
         name="Haystack",
         package="haystack-ai",
         use='`OpenAIDocumentEmbedder(api_base_url="http://localhost:8000/v1", model="default")`',
         works="documents, queries, a text of 10,000 tokens read whole",
-        test="service/test_embedders.py::test_haystack",
+        test="service/clients/test_embedders.py::test_haystack",
     ),
     Client(
         name="Qdrant (local mode)",
         package="qdrant-client",
         use="vectors of `/v1/documents` as points: the document's, and its chunks as a multivector",
         works="search by whole documents, and by the best chunk (MaxSim)",
-        test="service/test_embedders.py::test_qdrant",
+        test="service/clients/test_embedders.py::test_qdrant",
     ),
     Client(
         name="LanceDB, served",
@@ -90,7 +90,7 @@ CLIENTS = (
         use='`get_registry().get("openai").create(name="text-embedding-3-small", dim=384, '
         'base_url="http://localhost:8000/v1")`, with that name as an alias',
         works="embedding on insert and on search, a text of 5,000 tokens read whole",
-        test="service/test_large_clients.py::test_lancedb",
+        test="service/clients/test_large_clients.py::test_lancedb",
         is_slow=True,
     ),
     Client(
@@ -98,7 +98,7 @@ CLIENTS = (
         package="lancedb",
         use='`import lln`, then `get_registry().get("sentence-transformers").create(name=FOLDER)`',
         works="the same, without a server",
-        test="service/test_large_clients.py::test_lancedb",
+        test="service/clients/test_large_clients.py::test_lancedb",
         is_slow=True,
     ),
     Client(
@@ -106,7 +106,7 @@ CLIENTS = (
         package="mteb",
         use='`mteb.evaluate(lln.mteb.ServedEncoder("http://localhost:8000"), tasks)`',
         works="a retrieval task, documents read whole; the score of the model in-process",
-        test="service/test_large_clients.py::test_mteb",
+        test="service/clients/test_large_clients.py::test_mteb",
         is_slow=True,
     ),
     Client(
@@ -114,7 +114,7 @@ CLIENTS = (
         package="mteb",
         use="`import lln`, then `mteb.evaluate(SentenceTransformer(FOLDER), tasks)`",
         works="the same, without a server",
-        test="service/test_large_clients.py::test_mteb",
+        test="service/clients/test_large_clients.py::test_mteb",
         is_slow=True,
     ),
     Client(
@@ -122,7 +122,7 @@ CLIENTS = (
         package="sentence-transformers",
         use="`import lln`, then `SentenceTransformer(FOLDER)`",
         works="the server's vectors within 1e-6, documents read whole, saving, no remote code",
-        test="service/test_exported_model.py::test_the_vectors_are_the_servers",
+        test="service/clients/test_exported_model.py::test_the_vectors_are_the_servers",
     ),
     Client(
         name="transformers",

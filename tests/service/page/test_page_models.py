@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from tests.service.browser import fresh_tab, go, read, settle, window_of
+from tests.service.page.browser import fresh_tab, go, read, settle, window_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

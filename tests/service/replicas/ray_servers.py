@@ -15,7 +15,7 @@ from engine.training.calibrate import CalibrationPlan
 from engine.training.convert import adapt_model, built_in_texts
 from tests.service.outside import free_port
 from tests.service.processes import clean_environment, lln
-from tests.service.ray_cluster import STOP_S, until
+from tests.service.replicas.ray_cluster import STOP_S, until
 
 # A process of its own, not forked from one with torch: Ray does not start in those.
 LLN = (sys.executable, "-m", "service.cli")

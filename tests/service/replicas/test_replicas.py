@@ -25,7 +25,7 @@ from service.pb.lln.v1 import embeddings_pb2 as pb
 from service.pb.tei.v1 import tei_pb2
 from tests.service.outside import free_port
 from tests.service.processes import clean_environment, lln
-from tests.service.ray_servers import (
+from tests.service.replicas.ray_servers import (
     Served,
     run_lln,
     serving,
@@ -34,7 +34,7 @@ from tests.service.stubs import benchmarks_stub, embeddings_stub, health_stub, t
 
 TEXT = "two servers, one address"
 RETURN_CODE_OF_FAILURE = 1
-CONFIG = Path(__file__).resolve().parents[2] / "deploy" / "ray" / "serve.yaml"
+CONFIG = Path(__file__).resolve().parents[3] / "deploy" / "ray" / "serve.yaml"
 
 
 @pytest.fixture(scope="module")

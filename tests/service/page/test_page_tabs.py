@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from tests.service.browser import QUEUE_FULL
+from tests.service.page.browser import QUEUE_FULL
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

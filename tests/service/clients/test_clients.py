@@ -253,7 +253,7 @@ def test_an_error_whose_body_does_not_arrive_keeps_its_status() -> None:
     assert found.value.status == 400
 
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_langchain(server: Any, http: httpx.Client) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.service.browser import (
+from tests.service.page.browser import (
     go,
     paste,
     sample,

@@ -17,8 +17,7 @@ from grpc import StatusCode
 
 from service.pb.lln.v1 import embeddings_pb2 as pb
 from service.pb.tei.v1 import tei_pb2
-from tests.service.outside import metric, wait_for
-from tests.service.silent_callers import (
+from tests.service.limits.silent_callers import (
     A_TEXT,
     SILENCE_S,
     TIMEOUT_S,
@@ -26,6 +25,7 @@ from tests.service.silent_callers import (
     falling_silent,
     has_room,
 )
+from tests.service.outside import metric, wait_for
 from tests.service.stubs import embeddings_stub, reflection_stub, tei_rank_stub, tei_stub
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.service.browser import QUEUE_FULL, read, sample, settle, submit
+from tests.service.page.browser import QUEUE_FULL, read, sample, settle, submit
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from tests.service.browser import (
+from tests.service.page.browser import (
     QUEUE_FULL,
     fresh_tab,
     go,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from tests.service.browser import (
+from tests.service.page.browser import (
     PAGE,
     marked,
     read,

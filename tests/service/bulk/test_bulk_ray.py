@@ -24,9 +24,9 @@ import pytest
 
 from lln.ray_data import EmbedTexts
 from service.cli.__main__ import main
-from tests.service.bulk_kills import has_pieces, kill_within_a_part
+from tests.service.bulk.bulk_kills import has_pieces, kill_within_a_part
 from tests.service.processes import clean_environment, lln
-from tests.service.ray_cluster import Cluster
+from tests.service.replicas.ray_cluster import Cluster
 
 TEXTS = ("the quick brown fox", "seven wizards box", "attention over long documents")
 # A process of its own, not forked from one with torch: Ray does not start in those.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from tests.service.browser import (
+from tests.service.page.browser import (
     FAR_HOST,
     fresh_tab,
     go,

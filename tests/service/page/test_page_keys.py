@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.service.browser import (
+from tests.service.page.browser import (
     fresh_tab,
     read,
     settle,

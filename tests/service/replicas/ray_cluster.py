@@ -20,7 +20,9 @@ from tests.service.outside import free_port
 from tests.service.processes import clean_environment
 
 START_S, STOP_S = 120, 90
-_TESTS_ON_RAY = re.compile(r"tests/service/test_(bulk_ray|ray_ranks|replicas)\.py")
+_TESTS_ON_RAY = re.compile(
+    r"tests/service/(bulk/test_bulk_ray|replicas/test_(ray_ranks|replicas))\.py"
+)
 _SETTINGS = {
     # The developer may have a token for another cluster. Ray looks when it is first used.
     "RAY_AUTH_MODE": "disabled",

@@ -18,7 +18,7 @@ from engine.errors import InvalidInput
 from service.ranks.options import RankOptions
 from service.ranks.run import fitted
 from tests.service.processes import lln
-from tests.service.ray_servers import (
+from tests.service.replicas.ray_servers import (
     Served,
     run_lln,
     serving,

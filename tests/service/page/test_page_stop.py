@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from tests.service.browser import fresh_tab, go, read, refusing, sample, settle, shown_text, submit
 from tests.service.outside import given_up, wait_for
+from tests.service.page.browser import (
+    fresh_tab,
+    go,
+    read,
+    refusing,
+    sample,
+    settle,
+    shown_text,
+    submit,
+)
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Request

@@ -23,8 +23,7 @@ from service.errors import AnswerNotTaken
 from service.http.middleware.observe import _in_pieces
 from service.pb.lln.v1 import embeddings_pb2 as pb
 from service.pb.tei.v1 import tei_pb2
-from tests.service.outside import wait_for
-from tests.service.silent_callers import (
+from tests.service.limits.silent_callers import (
     A_TEXT,
     SILENCE_S,
     TIMEOUT_S,
@@ -32,6 +31,7 @@ from tests.service.silent_callers import (
     falling_silent,
     has_room,
 )
+from tests.service.outside import wait_for
 from tests.service.stubs import embeddings_stub
 
 SMALL_WINDOW = [("grpc.http2.lookahead_bytes", 65_536), ("grpc.http2.bdp_probe", 0)]

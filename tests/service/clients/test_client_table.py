@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.client_table import CLIENTS, JAVASCRIPT, Client
+from tests.service.clients.client_table import CLIENTS, JAVASCRIPT, Client
 
-TESTS = Path(__file__).resolve().parents[1]
+TESTS = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
