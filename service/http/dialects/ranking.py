@@ -32,7 +32,9 @@ class RerankBody(Body):
     return_documents: bool | None = False
     rank_fields: list[str] | None = Field(None, description='Only ["text"].')
     max_chunks_per_doc: AtLeastOne | None = Field(
-        None, description="Accepted; a document is read whole, and scored by its best passage."
+        None,
+        ge=1,  # nothing else looks at it
+        description="Accepted; a document is read whole, and scored by its best passage.",
     )
     max_tokens_per_doc: AtLeastOne | None = Field(
         None, description="Longer documents are cut to this many tokens."

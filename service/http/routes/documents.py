@@ -7,6 +7,7 @@ answer is JSON, or a stream of events while the work continues.
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Annotated, Required, TypedDict
 
@@ -31,6 +32,7 @@ from service.documents import (
     stream_events,
 )
 from service.edits import apply_edits
+from service.errors import report_params
 from service.fairness import receive_within
 from service.http.dependencies import Engine, Record, ServerSettings, TimeoutS
 from service.http.document_answers import chunk_fields, event_fields, living_fields, own_vector
@@ -97,26 +99,29 @@ class DocumentCall:
         info, options = self._engine.resolve(fields.model), fields.options()
         model = self._record.model = info.name
         check_output_dtype(fields.output_dtype, options, info)
+        with _reported(fields):
+            chunking = fields.chunk_plan()
         request = DocumentRequest(
             model=model,
             options=options,
-            chunking=fields.chunk_plan(),
+            chunking=chunking,
             title=fields.title,
             timeout_s=self._timeout_s,
             vector=fields.vector,
         )
-
         name = fields.model or model
         form = VectorForm(fields.output_dtype, fields.encoding_format, info)
         if not wants_events(self._accept):
-            found = await embed_document(self._engine, request, pieces)
+            with _reported(fields):
+                found = await embed_document(self._engine, request, pieces)
             self._record.tokens = found.accounting.tokens_embedded
             return await self._whole(found, name, form)
 
         async def work(send: SendEvent) -> None:
-            found = await stream_document(
-                self._engine, request, pieces, _sender(send, form), result_model=name
-            )
+            with _reported(fields):
+                found = await stream_document(
+                    self._engine, request, pieces, _sender(send, form), result_model=name
+                )
             self._record.tokens = found.accounting.tokens_embedded
 
         return EventStream(work, self._record, self._timeout_s)
@@ -292,6 +297,12 @@ class KnownRecord(TypedDict, total=False):
     vector: bool
     max_staleness: float | None
     exact: bool
+
+
+def _reported(fields: DocumentBody | DocumentQuery) -> AbstractContextManager[None]:
+    """A query string has the options of chunking beside its other fields."""
+    is_query = isinstance(fields, DocumentQuery)
+    return report_params(lambda param: param.removeprefix("chunking.") if is_query else param)
 
 
 async def _only(text: str) -> AsyncIterator[str]:

@@ -107,6 +107,7 @@ def test_infinity_answers_with_strings(
         ({"documents": ["a"], "top_n": -1}, "top_n"),
         ({"documents": ["a"], "instruction": "be kind"}, "instruction"),
         ({"documents": ["a"], "max_tokens_per_doc": 0}, "max_tokens_per_doc"),
+        ({"documents": ["a"], "max_chunks_per_doc": 0}, "max_chunks_per_doc"),
         ({"documents": ["a"], "truncation_side": "up"}, "truncation_side"),
         (
             {"documents": ["a"], "truncate_prompt_tokens": 8, "max_tokens_per_doc": 9},
