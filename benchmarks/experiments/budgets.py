@@ -13,15 +13,15 @@ from typing import Any
 
 from benchmarks.experiments.tables import Stored, stored_experiments
 from engine.experiments.catalogue import EXPERIMENTS, plan_experiment
+from engine.experiments.contests.finetune import FinetuneContest
+from engine.experiments.contests.half import HalfContest
+from engine.experiments.contests.masked import MaskedContest
+from engine.experiments.contests.moments import MomentContest
+from engine.experiments.contests.network import NetworkContest
+from engine.experiments.contests.pruning import PruningContest
+from engine.experiments.contests.tokens import TokenContest
 from engine.experiments.encoder import count_parameters
-from engine.experiments.finetune_contest import FinetuneContest
-from engine.experiments.half_contest import HalfContest
-from engine.experiments.masked_contest import MaskedContest
-from engine.experiments.moment_contest import MomentContest
-from engine.experiments.network_contest import NetworkContest
-from engine.experiments.pruning_contest import PruningContest
-from engine.experiments.selectivity_contest import SelectivityContest
-from engine.experiments.token_contest import TokenContest
+from engine.experiments.selectivity.contest import SelectivityContest
 
 HEAD = (
     *("experiment", "trials", "steps of a trial", "tokens of a step"),

@@ -8,10 +8,10 @@ from torch import Generator
 
 from engine.claims.claim import Claim, Finding, Material, Measured, Replacement
 from engine.claims.natural_gradient import PAPER
-from engine.experiments.attention_problems import PROBLEMS, ProblemShape
 from engine.experiments.contest import SCORE
+from engine.experiments.contests.optimisers import OptimiserContest
 from engine.experiments.intervals import SeedInterval, paired
-from engine.experiments.optimiser_contest import OptimiserContest
+from engine.experiments.tasks.attention_problems import PROBLEMS, ProblemShape
 from engine.experiments.trials import Trial
 
 _TARGET = 0.01  # of the first loss

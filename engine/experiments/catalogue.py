@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from engine.errors import find_named, unknown_name
+from engine.experiments.catalogues.language import LANGUAGE_EXPERIMENTS
+from engine.experiments.catalogues.optimisers import OPTIMISER_EXPERIMENTS
+from engine.experiments.catalogues.tasks import TASK_EXPERIMENTS
 from engine.experiments.contest import ContestPlan
 from engine.experiments.experiment import Experiment
-from engine.experiments.language_catalogue import LANGUAGE_EXPERIMENTS
-from engine.experiments.optimiser_catalogue import OPTIMISER_EXPERIMENTS
-from engine.experiments.task_catalogue import TASK_EXPERIMENTS
 
 
 def find_experiment(name: str) -> Experiment:

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from engine.experiments.attention_problems import AttentionLayer
+from engine.experiments.tasks.attention_problems import AttentionLayer
 
 _DAMPING = 0.1  # of each factor's mean eigenvalue
 _KEPT = 0.95  # of the factors, from step to step

@@ -11,9 +11,9 @@ import torch
 from torch import Generator
 
 from engine.errors import InsufficientMemory, InvalidInput
-from engine.experiments import finetune_contest, labelled_mail
 from engine.experiments.contest import ContestPlan, run_contest
-from engine.experiments.finetune_contest import Classifier, FinetuneContest
+from engine.experiments.contests.finetune import Classifier, FinetuneContest
+from engine.experiments.tasks import labelled_mail
 from engine.experiments.training import TrainingBudget
 from engine.model.embedding_model import EmbeddingModel
 from tests.engine.experiments.toy_contests import assert_same_bytes_twice
@@ -41,7 +41,7 @@ def contest(mail: Path, model: EmbeddingModel, monkeypatch: pytest.MonkeyPatch) 
     def load(name: str, *, attention: str, config: object) -> EmbeddingModel:
         return model.with_attention(attention)
 
-    monkeypatch.setattr(finetune_contest, "load_model", load)
+    monkeypatch.setattr("engine.experiments.contests.finetune.load_model", load)
     return FinetuneContest(
         model=model.name,
         length=24,

@@ -12,14 +12,14 @@ from torch import Generator, nn
 
 from engine.evaluation.corpora import SOURCES
 from engine.experiments.attention import find_attention
-from engine.experiments.half_contest import HalfContest, LossScale, Scaling
+from engine.experiments.contests.half import HalfContest, LossScale, Scaling
+from engine.experiments.contests.masked import MaskedContest
+from engine.experiments.contests.moments import MomentContest
+from engine.experiments.contests.tokens import TokenContest
 from engine.experiments.lln_scales import FIXED, MATCHED, scales_of
-from engine.experiments.mail_bytes import MailBytes
-from engine.experiments.masked_contest import MaskedContest
-from engine.experiments.masked_text import TextSource
-from engine.experiments.moment_contest import MomentContest
-from engine.experiments.pixels import Patches
-from engine.experiments.token_contest import TokenContest
+from engine.experiments.tasks.mail_bytes import MailBytes
+from engine.experiments.tasks.masked_text import TextSource
+from engine.experiments.tasks.pixels import Patches
 from engine.experiments.training import TrainingBudget
 from engine.experiments.trials import Trial
 from kernels.attention import PackedSequences, paper_moment_matching

@@ -10,12 +10,12 @@ import torch
 from torch import Generator
 
 from engine.errors import InvalidInput
-from engine.experiments import images, text_sources
-from engine.experiments.listops import OPERATORS, ListOps, evaluate
-from engine.experiments.matching import Matching
-from engine.experiments.pathfinder import Pathfinder
-from engine.experiments.pixels import Patches, Pixels
-from engine.experiments.tasks import Part
+from engine.experiments.tasks import images, text_sources
+from engine.experiments.tasks.listops import OPERATORS, ListOps, evaluate
+from engine.experiments.tasks.matching import Matching
+from engine.experiments.tasks.pathfinder import Pathfinder
+from engine.experiments.tasks.pixels import Patches, Pixels
+from engine.experiments.tasks.task import Part
 from tests.engine.experiments.small_pictures import write_pictures
 
 MAX, MIN, MEDIAN, SUM = OPERATORS

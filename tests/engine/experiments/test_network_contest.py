@@ -11,12 +11,12 @@ import torch
 from torch import Generator
 
 from engine.evaluation.corpora import SOURCES, CorpusSource
-from engine.experiments.attention_problems import AttentionLayer
-from engine.experiments.masked_contest import MaskedContest
-from engine.experiments.masked_text import TextSource
-from engine.experiments.network_contest import NetworkContest
+from engine.experiments.contests.masked import MaskedContest
+from engine.experiments.contests.network import NetworkContest
 from engine.experiments.network_steppers import NETWORK_STEPPERS, network_factors
 from engine.experiments.steppers import fisher_factors
+from engine.experiments.tasks.attention_problems import AttentionLayer
+from engine.experiments.tasks.masked_text import TextSource
 from engine.experiments.training import TrainingBudget
 from engine.experiments.trials import Trial
 from engine.training.data import Document

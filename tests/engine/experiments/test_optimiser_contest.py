@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.experiments.attention_problems import PROBLEMS, Problem, ProblemShape
-from engine.experiments.optimiser_contest import OptimiserContest
+from engine.experiments.contests.optimisers import OptimiserContest
 from engine.experiments.steppers import STEPPERS, FisherAdam, fisher_factors
+from engine.experiments.tasks.attention_problems import PROBLEMS, Problem, ProblemShape
 from engine.experiments.trials import Trial
 
 SHAPE = ProblemShape(heads=2, width=6, head_dim=3, condition=4, sharpness=0.5)

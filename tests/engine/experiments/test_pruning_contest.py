@@ -11,6 +11,8 @@ from torch import Generator, Tensor
 
 from engine.errors import InsufficientMemory
 from engine.experiments.contest import ContestPlan, run_contest
+from engine.experiments.contests.pruning import RULES, PruningContest, PruningPlan
+from engine.experiments.contests.tokens import TokenContest
 from engine.experiments.encoder import SmallEncoder
 from engine.experiments.head_scores import (
     gate_fisher,
@@ -18,9 +20,7 @@ from engine.experiments.head_scores import (
     mean_distance,
     pattern_fisher,
 )
-from engine.experiments.pruning_contest import RULES, PruningContest, PruningPlan
-from engine.experiments.tasks import Recall
-from engine.experiments.token_contest import TokenContest
+from engine.experiments.tasks.task import Recall
 from engine.experiments.training import TrainingBudget
 from engine.experiments.trials import Trial
 from tests.engine.experiments.toy_contests import assert_same_bytes_twice

@@ -14,20 +14,20 @@ from torch import Generator
 from engine.diagnostics import HeadView, measure
 from engine.errors import InsufficientMemory, InvalidInput
 from engine.evaluation.corpora import SOURCES, CorpusSource
-from engine.experiments import text_sources
 from engine.experiments.attention import find_attention
 from engine.experiments.concentration import concentration
 from engine.experiments.contest import Contest, ContestPlan, run_contest
-from engine.experiments.half_contest import HalfContest, Scaling
-from engine.experiments.listops import ListOps
-from engine.experiments.mail_bytes import MailBytes
-from engine.experiments.masked_contest import MaskedContest
-from engine.experiments.masked_text import MASK, SEPARATOR, TextSource
-from engine.experiments.matching import Matching
-from engine.experiments.moment_contest import MomentContest
-from engine.experiments.pathfinder import Pathfinder
-from engine.experiments.pixels import Patches, Pixels
-from engine.experiments.tasks import UNASKED, Majority
+from engine.experiments.contests.half import HalfContest, Scaling
+from engine.experiments.contests.masked import MaskedContest
+from engine.experiments.contests.moments import MomentContest
+from engine.experiments.tasks import text_sources
+from engine.experiments.tasks.listops import ListOps
+from engine.experiments.tasks.mail_bytes import MailBytes
+from engine.experiments.tasks.masked_text import MASK, SEPARATOR, TextSource
+from engine.experiments.tasks.matching import Matching
+from engine.experiments.tasks.pathfinder import Pathfinder
+from engine.experiments.tasks.pixels import Patches, Pixels
+from engine.experiments.tasks.task import UNASKED, Majority
 from tests.engine.experiments.small_pictures import write_pictures
 from tests.engine.experiments.toy_contests import BUDGET, assert_same_bytes_twice, toy_contest
 from tests.engine.experiments.toy_corpus import TOY

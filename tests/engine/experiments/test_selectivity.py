@@ -18,21 +18,20 @@ from engine.errors import InsufficientMemory, InvalidInput
 from engine.evaluation.bootstrap import Answers, interval
 from engine.evaluation.corpora import SOURCES, CorpusSource
 from engine.evaluation.reading_documents import DocumentLimits
-from engine.experiments import selectivity_contest
 from engine.experiments.contest import ContestPlan, run_contest
 from engine.experiments.document_intervals import by_document, minus_by_document
-from engine.experiments.selective_attention import parts_of_document
-from engine.experiments.selective_variants import (
+from engine.experiments.selectivity.attention import parts_of_document
+from engine.experiments.selectivity.contest import SelectivityContest
+from engine.experiments.selectivity.upper_layers import Readers, UpperLayers
+from engine.experiments.selectivity.variants import (
     BY_DISTANCE,
     VARIANTS,
     Tensors,
     attention_of,
     first_tensors,
 )
-from engine.experiments.selectivity_contest import SelectivityContest
 from engine.experiments.training import TrainingBudget
 from engine.experiments.trials import RESULT_FILE, TRIALS_FILE, Trial
-from engine.experiments.upper_layers import Readers, UpperLayers
 from engine.model.embedding_model import EmbeddingModel
 from engine.training.data import Document
 from kernels.attention import PackedSequences, reference
@@ -214,7 +213,9 @@ def contest(model: EmbeddingModel, monkeypatch: pytest.MonkeyPatch) -> Selectivi
     for seed, name in enumerate(("learned from", "chosen on", "judged on")):
         source = CorpusSource("toy", partial(_read, seed))
         monkeypatch.setitem(SOURCES, name, source)
-    monkeypatch.setattr(selectivity_contest, "load_model", lambda name, *, attention, config: model)
+    monkeypatch.setattr(
+        f"{SelectivityContest.__module__}.load_model", lambda name, *, attention, config: model
+    )
     return SelectivityContest(
         model=model.name,
         block=BLOCK,

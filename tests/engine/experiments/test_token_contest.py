@@ -13,9 +13,9 @@ from torch.nn import functional as F
 from engine.errors import InsufficientMemory, InvalidInput
 from engine.experiments.attention import ATTENTIONS, find_attention
 from engine.experiments.contest import ContestPlan, run_contest
+from engine.experiments.contests.tokens import TokenContest
 from engine.experiments.encoder import count_parameters
-from engine.experiments.tasks import UNASKED, Majority, Recall, accuracy_by_distance
-from engine.experiments.token_contest import TokenContest
+from engine.experiments.tasks.task import UNASKED, Majority, Recall, accuracy_by_distance
 from engine.experiments.training import TrainingBudget
 from engine.experiments.trials import Trial
 from engine.platform.memory import watch_peak

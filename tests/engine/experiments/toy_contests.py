@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine.experiments.contest import Contest, ContestPlan, run_contest
-from engine.experiments.tasks import TokenTask
-from engine.experiments.token_contest import TokenContest
+from engine.experiments.contests.tokens import TokenContest
+from engine.experiments.tasks.task import TokenTask
 from engine.experiments.training import TrainingBudget
 from engine.experiments.trials import RESULT_FILE
 

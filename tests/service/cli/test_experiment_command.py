@@ -11,8 +11,8 @@ import torch
 
 from engine.experiments import catalogue
 from engine.experiments.experiment import Experiment
-from engine.experiments.mail_bytes import MailBytes
-from engine.experiments.tasks import Majority
+from engine.experiments.tasks.mail_bytes import MailBytes
+from engine.experiments.tasks.task import Majority
 from service.cli.__main__ import main
 from tests.engine.experiments.toy_contests import toy_contest
 
@@ -28,7 +28,7 @@ def threads() -> Iterator[None]:
 def toys(monkeypatch: pytest.MonkeyPatch) -> None:
     toy = Majority(length=32, symbols=3, favoured=0.2)
     gone = MailBytes(length=32)
-    monkeypatch.setattr("engine.experiments.labelled_mail.npm_package", lambda name: None)
+    monkeypatch.setattr("engine.experiments.tasks.labelled_mail.npm_package", lambda name: None)
     made = {
         "toy": Experiment("toy", "a toy", {"small": lambda: toy_contest(toy)}),
         "gone": Experiment(

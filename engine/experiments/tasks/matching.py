@@ -17,8 +17,8 @@ import torch
 from torch import Generator, Tensor
 
 from engine.errors import InvalidInput
-from engine.experiments.tasks import Examples, Part, Task
-from engine.experiments.text_sources import digests, parts_of
+from engine.experiments.tasks.task import Examples, Part, Task
+from engine.experiments.tasks.text_sources import digests, parts_of
 
 ItemT = TypeVar("ItemT")
 

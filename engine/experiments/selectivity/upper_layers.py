@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from engine.experiments.selective_variants import (
+from engine.experiments.selectivity.variants import (
     MAPS,
     Below,
     Tensors,

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 
 from engine.evaluation.corpora import load_corpus
-from engine.experiments.tasks import Part
+from engine.experiments.tasks.task import Part
 from engine.training.data import Document, digest_in_order, for_training, held_out
 
 _HELD_OUT = 0.2

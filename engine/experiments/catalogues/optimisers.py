@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from engine.experiments.attention_problems import ProblemShape
+from engine.experiments.catalogues.language import full_masked, small_text_model
 from engine.experiments.contest import Contest
+from engine.experiments.contests.network import NetworkContest
+from engine.experiments.contests.optimisers import OptimiserContest
+from engine.experiments.contests.pruning import PruningContest, PruningPlan, Trained
+from engine.experiments.contests.tokens import TokenContest
 from engine.experiments.experiment import SMALL_RATES, Experiment, budget_of
-from engine.experiments.language_catalogue import full_masked, small_text_model
-from engine.experiments.network_contest import NetworkContest
-from engine.experiments.optimiser_contest import OptimiserContest
-from engine.experiments.pruning_contest import PruningContest, PruningPlan, Trained
-from engine.experiments.tasks import Recall
-from engine.experiments.token_contest import TokenContest
+from engine.experiments.tasks.attention_problems import ProblemShape
+from engine.experiments.tasks.task import Recall
 
 
 def _small_transformer() -> Contest:

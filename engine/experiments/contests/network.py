@@ -15,9 +15,9 @@ import torch
 from torch import Generator
 
 from engine.experiments.contest import SCORE
-from engine.experiments.masked_contest import MaskedContest
+from engine.experiments.contests.masked import MaskedContest
 from engine.experiments.network_steppers import NETWORK_STEPPERS
-from engine.experiments.tasks import Part
+from engine.experiments.tasks.task import Part
 from engine.experiments.training import train
 from engine.experiments.trials import Trial
 

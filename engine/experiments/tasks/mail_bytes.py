@@ -13,9 +13,9 @@ from typing import ClassVar
 import torch
 from torch import Generator, Tensor
 
-from engine.experiments import labelled_mail
-from engine.experiments.labelled_mail import CLASSES
-from engine.experiments.tasks import Examples, Part, Task
+from engine.experiments.tasks import labelled_mail
+from engine.experiments.tasks.labelled_mail import CLASSES
+from engine.experiments.tasks.task import Examples, Part, Task
 
 _FILLER = 256  # after the end of a mail
 

@@ -17,11 +17,11 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from engine.config import EngineConfig
-from engine.experiments import labelled_mail
 from engine.experiments.contest import SCORE
-from engine.experiments.labelled_mail import CLASSES, Mail
-from engine.experiments.tasks import Part
-from engine.experiments.token_contest import SEED_OF_EXAMPLES
+from engine.experiments.contests.tokens import SEED_OF_EXAMPLES
+from engine.experiments.tasks import labelled_mail
+from engine.experiments.tasks.labelled_mail import CLASSES, Mail
+from engine.experiments.tasks.task import Part
 from engine.experiments.training import DESCRIPTION, TrainingBudget, train
 from engine.experiments.training_memory import bytes_of_layers, check_memory
 from engine.experiments.trials import Trial

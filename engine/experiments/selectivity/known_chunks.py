@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.experiments.selective_variants import Below
-from engine.experiments.upper_layers import Readers, UpperLayers
+from engine.experiments.selectivity.upper_layers import Readers, UpperLayers
+from engine.experiments.selectivity.variants import Below
 from engine.model.pooling import PooledSpan
 from engine.training.chunks import ChunkCorpus
 from engine.training.data import Document

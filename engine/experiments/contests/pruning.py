@@ -14,6 +14,7 @@ import torch
 from torch import Generator, Tensor
 
 from engine.experiments.contest import SCORE
+from engine.experiments.contests.tokens import WatchModel
 from engine.experiments.encoder import SmallEncoder
 from engine.experiments.head_scores import (
     gate_fisher,
@@ -21,8 +22,7 @@ from engine.experiments.head_scores import (
     mean_distance,
     pattern_fisher,
 )
-from engine.experiments.tasks import Part
-from engine.experiments.token_contest import WatchModel
+from engine.experiments.tasks.task import Part
 from engine.experiments.training import TrainingBudget
 from engine.experiments.trials import Trial
 

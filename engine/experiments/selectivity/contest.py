@@ -23,15 +23,15 @@ from engine.evaluation.corpora import load_corpus
 from engine.evaluation.reading_documents import DocumentLimits
 from engine.experiments.contest import SCORE
 from engine.experiments.document_intervals import by_document
-from engine.experiments.known_chunks import KnownChunks
-from engine.experiments.left_out import LeftOutCorpus, read_left_out
-from engine.experiments.selective_variants import VARIANTS, Below, Variant
-from engine.experiments.tasks import Part
-from engine.experiments.text_sources import digests, parts_of
+from engine.experiments.selectivity.known_chunks import KnownChunks
+from engine.experiments.selectivity.left_out import LeftOutCorpus, read_left_out
+from engine.experiments.selectivity.upper_layers import Readers, UpperLayers
+from engine.experiments.selectivity.variants import VARIANTS, Below, Variant
+from engine.experiments.tasks.task import Part
+from engine.experiments.tasks.text_sources import digests, parts_of
 from engine.experiments.training import DESCRIPTION, TrainingBudget, train
 from engine.experiments.training_memory import bytes_of_layers, check_memory
 from engine.experiments.trials import Findings, Trial
-from engine.experiments.upper_layers import Readers, UpperLayers
 from engine.model.embedding_model import load_model
 from engine.training.data import Document, digest_in_order
 from engine.training.recipe import Stage, load_recipe

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from engine.evaluation.reading_documents import DocumentLimits
 from engine.experiments.contest import Contest
+from engine.experiments.contests.finetune import FinetuneContest
+from engine.experiments.contests.half import HalfContest, Scaling
+from engine.experiments.contests.masked import MaskedContest
 from engine.experiments.experiment import SMALL_RATES, Experiment, budget_of
-from engine.experiments.finetune_contest import FinetuneContest
-from engine.experiments.half_contest import HalfContest, Scaling
-from engine.experiments.masked_contest import MaskedContest
-from engine.experiments.masked_text import TextSource
-from engine.experiments.selectivity_contest import SelectivityContest
+from engine.experiments.selectivity.contest import SelectivityContest
+from engine.experiments.tasks.masked_text import TextSource
 from engine.experiments.training import TrainingBudget
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
-from engine.experiments.attention_problems import ProblemShape
 from engine.experiments.contest import SCORE
 from engine.experiments.steppers import STEPPERS
+from engine.experiments.tasks.attention_problems import ProblemShape
 from engine.experiments.trials import Trial
 
 _LOST = 1e6

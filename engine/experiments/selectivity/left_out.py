@@ -28,7 +28,7 @@ from engine.evaluation.corpus_vectors import (
 from engine.evaluation.reading_documents import DocumentLimits, reading_documents
 from engine.evaluation.readings import answers_of_documents, answers_of_passages
 from engine.evaluation.vector_store import VectorStore
-from engine.experiments.upper_layers import Readers
+from engine.experiments.selectivity.upper_layers import Readers
 from engine.model.pooling import PooledSpan, pool
 from engine.training.encode import Vectors, pooling_of, unit
 from engine.types import Ids

@@ -11,8 +11,8 @@ import torch
 from torch import Generator
 from torch.nn import functional as F
 
-from engine.experiments import images
-from engine.experiments.tasks import Examples, Part, Task
+from engine.experiments.tasks import images
+from engine.experiments.tasks.task import Examples, Part, Task
 
 
 @dataclass(frozen=True, kw_only=True)

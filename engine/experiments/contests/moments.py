@@ -10,9 +10,9 @@ import torch
 from torch import Generator, Tensor
 
 from engine.experiments.contest import SCORE
+from engine.experiments.contests.tokens import SEED_OF_EXAMPLES, TokenContest
 from engine.experiments.encoder import SmallEncoder
 from engine.experiments.lln_scales import FIXED, scales_of
-from engine.experiments.token_contest import SEED_OF_EXAMPLES, TokenContest
 from engine.experiments.trials import Trial
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from engine.experiments.attention import ATTENTIONS, find_attention
 from engine.experiments.contest import SCORE
 from engine.experiments.encoder import EncoderShape, SmallEncoder, count_parameters
-from engine.experiments.tasks import (
+from engine.experiments.tasks.task import (
     UNASKED,
     Part,
     TokenTask,

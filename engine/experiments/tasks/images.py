@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from engine.errors import InvalidInput
-from engine.experiments.tasks import Part
+from engine.experiments.tasks.task import Part
 
 PACKAGE = "dataset-fashion-mnist (Debian)"
 FOLDER = Path("/usr/share/datasets/fashion-mnist")

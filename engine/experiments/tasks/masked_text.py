@@ -17,8 +17,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Generator, Tensor
 
 from engine.errors import InvalidInput
-from engine.experiments.tasks import UNASKED, Part
-from engine.experiments.text_sources import parts_of
+from engine.experiments.tasks.task import UNASKED, Part
+from engine.experiments.tasks.text_sources import parts_of
 
 SEPARATOR, MASK = 0, 1
 _SPECIAL = ["<s>", "<mask>"]

@@ -16,7 +16,7 @@ import torch
 from torch import Generator, Tensor
 
 from engine.checkpoint.calibration import Calibration
-from engine.experiments.selective_attention import (
+from engine.experiments.selectivity.attention import (
     LLNBranch,
     PartOfDocument,
     SelectiveAttention,

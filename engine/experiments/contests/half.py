@@ -17,9 +17,9 @@ import torch
 from torch import Generator, Tensor, nn
 
 from engine.experiments.contest import SCORE
+from engine.experiments.contests.masked import MaskedContest
 from engine.experiments.encoder import SmallEncoder
-from engine.experiments.masked_contest import MaskedContest
-from engine.experiments.tasks import Part
+from engine.experiments.tasks.task import Part
 from engine.experiments.training import train
 from engine.experiments.trials import Trial
 

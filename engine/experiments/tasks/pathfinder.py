@@ -17,7 +17,7 @@ from typing import ClassVar, NamedTuple, TypeAlias
 import torch
 from torch import Generator, Tensor
 
-from engine.experiments.tasks import Examples, Part, Task
+from engine.experiments.tasks.task import Examples, Part, Task
 
 Pixel: TypeAlias = tuple[int, int]
 

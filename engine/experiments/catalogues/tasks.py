@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from engine.experiments.contest import Contest
+from engine.experiments.contests.moments import MomentContest
+from engine.experiments.contests.tokens import TokenContest
 from engine.experiments.experiment import SMALL_RATES, Experiment, budget_of
-from engine.experiments.listops import ListOps
-from engine.experiments.mail_bytes import MailBytes
-from engine.experiments.matching import Matching
-from engine.experiments.moment_contest import MomentContest
-from engine.experiments.pathfinder import Pathfinder
-from engine.experiments.pixels import Patches, Pixels
-from engine.experiments.tasks import Majority, Recall, TokenTask
-from engine.experiments.token_contest import TokenContest
+from engine.experiments.tasks.listops import ListOps
+from engine.experiments.tasks.mail_bytes import MailBytes
+from engine.experiments.tasks.matching import Matching
+from engine.experiments.tasks.pathfinder import Pathfinder
+from engine.experiments.tasks.pixels import Patches, Pixels
+from engine.experiments.tasks.task import Majority, Recall, TokenTask
 from engine.experiments.training import TrainingBudget
 
 

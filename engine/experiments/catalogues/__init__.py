@@ -1,0 +1,1 @@
+"""The experiments by name, each in two budgets."""

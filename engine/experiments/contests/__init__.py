@@ -1,0 +1,1 @@
+"""What competes, how it is trained, and what is recorded of it."""

@@ -1,0 +1,1 @@
+"""Does LLN gain when its branch is made more selective?"""
