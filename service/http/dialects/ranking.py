@@ -32,9 +32,7 @@ class RerankBody(Body):
     return_documents: bool | None = False
     rank_fields: list[str] | None = Field(None, description='Only ["text"].')
     max_chunks_per_doc: AtLeastOne | None = Field(
-        None,
-        ge=1,  # nothing else looks at it
-        description="Accepted; a document is read whole, and scored by its best passage.",
+        None, description="Accepted; a document is read whole, and scored by its best passage."
     )
     max_tokens_per_doc: AtLeastOne | None = Field(
         None, description="Longer documents are cut to this many tokens."
@@ -61,13 +59,15 @@ class RerankBody(Body):
                 "relevant_spans": "every document's best passage is in `passage` on /v1/rerank",
             },
         )
-        if self.top_n is not None and self.top_n < 0:
-            raise InvalidInput(
-                f"top_n must be at least 0, got {self.top_n}",
-                param="top_n",
-                limit=0,
-                actual=self.top_n,
-            )
+        for param, least in (("top_n", 0), ("max_chunks_per_doc", 1)):
+            value = getattr(self, param)
+            if value is not None and value < least:
+                raise InvalidInput(
+                    f"{param} must be at least {least}, got {value}",
+                    param=param,
+                    limit=least,
+                    actual=value,
+                )
         if self.truncation_side not in (None, "left", "right"):
             raise refuse("truncation_side", self.truncation_side, "it is left or right")
         limit = agreed(self, "truncate_prompt_tokens", "max_tokens_per_doc")
