@@ -209,8 +209,8 @@ def _stratified_mean(
     is_rest[sharpest] = False
     others = is_rest[rows]
     guess = guesses[is_rest].mean().unsqueeze(0)
-    rest = Estimate(guess, guess)  # if the sample has no other rows
-    if bool(others.any()):
+    rest = Estimate(guess, guess)  # if the sample has too few other rows for an error
+    if int(others.sum()) > 1:
         known = guesses[rows[others]].unsqueeze(0), guess
         limits = 1 / population, 1.0
         per_row = sampled[others].unsqueeze(0)

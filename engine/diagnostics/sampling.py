@@ -117,7 +117,7 @@ def _mean_of_drawn(
     even = torch.full_like(per_row, 1 / per_row.shape[1])
     deviations = per_row - per_row.mean(1, keepdim=True)
     found = Estimate(per_row.mean(1), standard_error(deviations, population))
-    if controls:
+    if _can_fit(per_row.shape[1], len(controls)):
         known = torch.stack([sample for sample, _ in controls], dim=-1)  # [H, rows, c]
         beyond = torch.stack([mean for _, mean in controls], dim=-1) - known.mean(1)
         centred = known - known.mean(1, keepdim=True)
@@ -128,9 +128,17 @@ def _mean_of_drawn(
         slope = inverse @ deviations.unsqueeze(-1)
         residual = deviations - (centred @ slope).squeeze(-1)
         leverage = (centred * inverse.mT).sum(-1)
-        error = standard_error(residual, population, weights=weights, leverage=leverage)
+        error = standard_error(
+            *(residual, population), weights=weights, leverage=leverage, num_controls=len(controls)
+        )
         found = _better(found, Estimate((weights * per_row).sum(1), error), limits)
     return found
+
+
+def _can_fit(count: int, num_controls: int) -> bool:
+    """Whether a sample has more rows than a fit of its mean and its controls has numbers. Otherwise
+    the fit meets every row, and nothing is left to tell its error."""
+    return 0 < num_controls < count - 1
 
 
 def _better(plain: Estimate, fitted: Estimate, limits: tuple[float, float]) -> Estimate:
@@ -164,9 +172,10 @@ def standard_error(
     *,
     weights: Tensor | None = None,
     leverage: Tensor | None = None,
+    num_controls: int = 0,
 ) -> Tensor:
     """The standard error of a weighted mean over rows drawn without replacement, from the rows'
-    deviations [H, rows].
+    deviations [H, rows]: from their mean, or from a fit of controls besides.
 
     As in the jackknife, a row counts with its deviation from a fit without it, which is larger the
     more it pulled the fit towards itself (its leverage): rows of attention differ widely.
@@ -177,7 +186,7 @@ def standard_error(
     if weights is not None:
         without = without * weights * count
     variance = without.square().sum(1) / max(count - 1, 1)
-    factor = few_samples_factor(count) + skewness_term(without)
+    factor = few_samples_factor(count - num_controls) + skewness_term(without)
     return factor * (variance * (1 - count / population) / count).sqrt()
 
 

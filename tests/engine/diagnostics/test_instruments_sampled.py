@@ -74,13 +74,16 @@ def test_a_sample_knows_of_the_few_sharp_rows_it_misses() -> None:
     assert 0.5 <= trial.share_within(1) <= 0.9
 
 
-def test_a_sample_of_none_but_the_sharpest_rows_states_an_error() -> None:
+@pytest.mark.parametrize("num_rows", [1, 2])
+def test_a_sample_of_hardly_any_but_the_sharpest_rows_states_an_error(num_rows: int) -> None:
     view = make_view("softmax", 100)
     exact = read(view, "attention_fisher", Effort(mode="exact"))
     for seed in range(9):
-        found = read(view, "attention_fisher", Effort(mode="sampled", sampled_rows=1, seed=seed))
+        effort = Effort(mode="sampled", sampled_rows=num_rows, seed=seed)
+        found = read(view, "attention_fisher", effort)
         assert found.error is not None
         assert np.isfinite(found.error).all()
+        assert (found.error > 1e-6).all()
         np.testing.assert_allclose(found.values, exact.values, atol=0.1)
 
 

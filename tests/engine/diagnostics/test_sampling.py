@@ -92,6 +92,21 @@ def test_a_control_that_explains_all_leaves_no_error() -> None:
     assert (found.error < 1e-9).all()
 
 
+@pytest.mark.parametrize(("count", "num_controls"), [(2, 1), (2, 2), (3, 2)])
+def test_a_fit_that_meets_every_row_is_not_taken(count: int, num_controls: int) -> None:
+    """It would leave no error, whatever the rows that were not read are."""
+    generator = torch.Generator().manual_seed(2)
+    per_row = torch.rand(4, count, generator=generator, dtype=torch.float64)
+    known = torch.rand(num_controls, 4, 500, generator=generator, dtype=torch.float64)
+    controls = [(control[:, :count], control.mean(1)) for control in known]
+    found, plain = mean_of(per_row, 500, controls), mean_of(per_row, 500)
+    torch.testing.assert_close(found.values, plain.values)
+    assert found.error is not None
+    assert plain.error is not None
+    assert (found.error >= plain.error).all()
+    assert (plain.error > 0.1).all()
+
+
 def test_an_estimate_moved_into_its_range_states_how_far() -> None:
     found = within(mean_of(torch.full((1, 4), 2.0), 100), (0.0, 1.0))
     assert found.values.tolist() == [1.0]
