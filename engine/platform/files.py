@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 
 def sync(path: Path) -> None:
@@ -28,3 +31,10 @@ def named_in_errors(path: Path) -> Iterator[None]:
         if error.strerror and error.filename is None:
             error.filename = str(path)
         raise
+
+
+def standard_input() -> BinaryIO:
+    """Raises OSError if it was closed from the start (`<&-`)."""
+    if sys.stdin is None:
+        raise OSError(errno.EBADF, "it is closed", "standard input")
+    return sys.stdin.buffer

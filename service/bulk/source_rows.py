@@ -8,13 +8,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from engine.errors import InvalidInput
+from engine.platform.files import standard_input
 from service.bulk.fields import Fields, row_of
 from service.bulk.remote import path_of
 from service.bulk.rows import BadRow, InputRow, TextRow
@@ -93,7 +93,7 @@ def _lines(source: Source) -> Iterator[tuple[str, str | BadRow, int]]:
 
 def _opened(source: Source) -> BinaryIO:
     if source.path is None:
-        return sys.stdin.buffer
+        return standard_input()
     if not isinstance(source.path, Path):
         return source.path.open()
     with _refusals_of_files():
@@ -112,7 +112,7 @@ def _refusals_of_files() -> Iterator[None]:
 
 def _content(source: Source) -> bytes:
     if source.path is None:
-        content = sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
+        content = standard_input().read(MAX_FILE_BYTES + 1)
         check_size(len(content))
         return content
     return read_bytes(source.path) if isinstance(source.path, Path) else source.path.read()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 from engine.errors import InvalidInput
+from engine.platform.files import standard_input
 from service.environment import load_settings
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def read_text(file: str | Path) -> str:
     """The text of a file, or of standard input for '-'."""
     if not file:  # as of a variable that is not set; a path would take it for this folder
         raise InvalidInput("the name of a file is empty", code="no_files", param="file")
-    content = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    content = standard_input().read() if file == "-" else Path(file).read_bytes()
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:

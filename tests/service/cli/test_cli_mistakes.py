@@ -219,3 +219,16 @@ def test_what_the_system_refuses_names_every_file_that_it_is_about(tmp_path: Pat
     with pytest.raises(OSError, match="No such file") as caught:
         (tmp_path / "none").read_text()
     assert system_message(caught.value) == f"{tmp_path / 'none'}: No such file or directory"
+
+
+@pytest.mark.parametrize("options", [["embed", "-"], ["embed", "--from", "-", "--out", "o.jsonl"]])
+def test_standard_input_that_is_closed(
+    options: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", None)  # as after `<&-`
+    assert main(options) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == "lln: standard input: it is closed"
