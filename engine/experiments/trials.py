@@ -7,7 +7,6 @@ line for each process that added trials. `result.json` depends on settings and f
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,12 +15,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from engine.errors import InvalidInput
+from engine.platform.locks import writers_lock
 from engine.training.model_folder import write_whole
 
 SETTINGS_FILE = "settings.json"
 TRIALS_FILE = "trials.jsonl"
 RESULT_FILE = "result.json"
 MACHINES_FILE = "machines.jsonl"
+LOCK_FILE = ".lock"
 METHODS = "methods"
 """The one setting that may change, and only grow: trials of other methods stay as they are."""
 
@@ -93,13 +94,7 @@ def open_store(
     """The store of a new experiment, or of one with these very settings that goes on."""
     _check_folder(folder, settings)
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InvalidInput(
-                f"another process runs an experiment in {folder}", code="folder_in_use", param="out"
-            ) from None
+    with writers_lock(folder / LOCK_FILE, str(folder)):
         text = as_json(settings)
         write_whole(folder / SETTINGS_FILE, lambda path: path.write_text(text, encoding="utf-8"))
         _drop_torn_line(folder / TRIALS_FILE)
@@ -107,7 +102,7 @@ def open_store(
 
 
 def _check_folder(folder: Path, settings: Mapping[str, Any]) -> None:
-    if not folder.exists() or not any(folder.iterdir()):
+    if not folder.exists() or all(path.name == LOCK_FILE for path in folder.iterdir()):
         return
     path = folder / SETTINGS_FILE
     if not path.is_file():

@@ -14,7 +14,15 @@ from engine.errors import InvalidInput
 from engine.experiments.catalogue import EXPERIMENTS, plan_experiment
 from engine.experiments.contest import ContestPlan, run_contest
 from engine.experiments.intervals import over_seeds, paired
-from engine.experiments.trials import MACHINES_FILE, RESULT_FILE, TRIALS_FILE, Measured, Trial
+from engine.experiments.trials import (
+    LOCK_FILE,
+    MACHINES_FILE,
+    RESULT_FILE,
+    TRIALS_FILE,
+    Measured,
+    Trial,
+)
+from engine.platform.locks import AlreadyRunning, writers_lock
 
 
 @dataclass
@@ -128,6 +136,13 @@ def test_a_folder_of_other_files_is_refused(tmp_path: Path) -> None:
         run(Arithmetic(), tmp_path)
     assert caught.value.code == "folder_not_empty"
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_one_run_at_a_time_in_a_folder(tmp_path: Path) -> None:
+    with writers_lock(tmp_path / LOCK_FILE, str(tmp_path)), pytest.raises(AlreadyRunning):
+        run(Arithmetic(), tmp_path)
+    run(Arithmetic(), tmp_path)  # what was killed before it wrote anything goes on
+    assert (tmp_path / RESULT_FILE).is_file()
 
 
 @pytest.mark.parametrize(
