@@ -13,7 +13,7 @@ longer the more there is to give back. Short texts stay below it."""
 
 
 class IdleMemory:
-    """What batches and documents leave behind.
+    """What batches, documents and large answers leave behind.
 
     Between two batches freed memory is used again. glibc itself gives back only what lies at the
     end of its heap, and the results of an operation lie below what oneDNN keeps for later ones. So
@@ -25,7 +25,7 @@ class IdleMemory:
         self._at_rest: int | None = None
 
     def give_back(self) -> None:
-        """Call it when work has ended and no more has come."""
+        """Call it when work has ended and no more has come, and now and then after that."""
         held = _resident()
         if self._at_rest is None or held - self._at_rest >= _WORTH_A_SEARCH:
             trim_heap()

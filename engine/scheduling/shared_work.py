@@ -146,7 +146,7 @@ class SharedWork:
 
     # On the device's thread
 
-    def next_turn(self, begun: Collection[Entry], patience_s: float | None) -> Turn:
+    def next_turn(self, begun: Collection[Entry], patience_s: float) -> Turn:
         """Wait for work, for as long as this. `begun` are the tiled texts between two tiles."""
         with self._changed:
             self._running = None

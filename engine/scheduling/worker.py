@@ -41,6 +41,9 @@ logger = logging.getLogger(__name__)
 IDLE_S = 1.0
 """The thread is idle when it has had no work for so long."""
 
+IDLE_AGAIN_S = 10.0
+"""How often it says so while it stays idle: meanwhile others may tokenise, or write answers."""
+
 
 class DeviceWorker(Submitter[PayloadT, ResultT]):
     """Runs units in the scheduler's order and answers the callers that wait for them."""
@@ -55,7 +58,7 @@ class DeviceWorker(Submitter[PayloadT, ResultT]):
         on_idle: Callable[[], None] = lambda: None,
         name: str = "lln-device",
     ) -> None:
-        """`on_idle` runs on the thread, once each time that it becomes idle."""
+        """`on_idle` runs on the thread when it becomes idle, and now and then while it is."""
         self._work = SharedWork(scheduler)
         self._on_idle = on_idle
         self._observer = observer or EngineObserver()
@@ -249,16 +252,14 @@ class DeviceWorker(Submitter[PayloadT, ResultT]):
 
     def _next_unit(self) -> Unit | None:
         """Wait for work; None when there is none left and no more will come."""
-        is_idle = False
+        patience_s = IDLE_S
         while True:
-            turn = self._work.next_turn(
-                self._executor.begun, patience_s=None if is_idle else IDLE_S
-            )
+            turn = self._work.next_turn(self._executor.begun, patience_s=patience_s)
             if turn.unit is not None or turn.is_last:
                 return turn.unit
             self._drop(turn.given_up)
             if turn.is_idle:
-                is_idle = True
+                patience_s = IDLE_AGAIN_S
                 self._rest()
 
     def _drop(self, given_up: Iterable[Entry]) -> None:

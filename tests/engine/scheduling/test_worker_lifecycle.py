@@ -211,7 +211,17 @@ async def test_a_session_open_for_too_long_is_given_up_by_a_stop() -> None:
 
 
 @on_loop
-async def test_an_idle_thread_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_thread_says_so_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "IDLE_S", 0.05)
+    monkeypatch.setattr(worker, "IDLE_AGAIN_S", 0.1)
+    idle: list[int] = []
+    async with running(squares, on_idle=lambda: idle.append(1)):
+        await asyncio.sleep(0.5)
+        assert 2 <= len(idle) <= 5
+
+
+@on_loop
+async def test_an_idle_thread_says_so_once_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "IDLE_S", 0.05)
     idle: list[int] = []
     async with running(squares, on_idle=lambda: idle.append(1)) as device:
