@@ -70,24 +70,3 @@ def grpc_chunking(chunking: dict[str, Any]) -> dict[str, Any]:
     of_all = {name: chunking[name] for name in chunking.keys() - own.keys() - {"type"}}
     kinds = {"fixed": pb.FixedChunks, "headings": pb.HeadingChunks}
     return {**of_all, chunking["type"]: kinds[chunking["type"]](**own)}
-
-
-@pytest.mark.parametrize("accept", ["application/json", "application/x-ndjson"])
-@pytest.mark.parametrize(
-    ("query", "param"),
-    [
-        ({"chunking": "sentences", "tokens": 5}, "tokens"),
-        ({"chunking": "fixed", "overlap": 999}, "overlap"),
-        ({"chunking": "headings", "format": "latex"}, "format"),
-    ],
-    ids=str,
-)
-def test_errors_of_a_query_string_name_its_fields(
-    http: httpx.Client, query: dict[str, Any], param: str, accept: str
-) -> None:
-    """In JSON they are within `chunking`."""
-    headers = PLAIN | {"accept": accept}
-    answer = http.post("/v1/documents", params=query, content=TEXT.encode(), headers=headers)
-    error = answer.json()["error"]
-    assert (answer.status_code, error["param"]) == (400, param), error
-    assert error["message"].startswith(param)

@@ -124,9 +124,11 @@ def test_events_of_a_json_document(http: httpx.Client) -> None:
         ("?dimensions=x", b"x", 422, "invalid_field", "dimensions"),
         ("?chunks=fixed", b"x", 422, "unknown_field", "chunks"),
         ("?chunking=magic", b"x", 422, "invalid_field", "chunking"),
-        ("?chunking=fixed&tokens=0", b"x", 400, "invalid_chunking", "chunking.tokens"),
-        ("?chunking=fixed&min_tokens=3", b"x", 400, "unknown_field", "chunking.min_tokens"),
-        ("?tokens=3", b"x", 400, "unknown_field", "chunking.tokens"),
+        ("?chunking=fixed&tokens=0", b"x", 400, "invalid_chunking", "tokens"),
+        ("?chunking=fixed&min_tokens=3", b"x", 400, "unknown_field", "min_tokens"),
+        ("?chunking=fixed&overlap=999", b"x", 400, "invalid_chunking", "overlap"),
+        ("?chunking=headings&format=latex", b"x", 400, "invalid_chunking", "format"),
+        ("?tokens=3", b"x", 400, "unknown_field", "tokens"),
         ("?model=nope", b"x", 404, "model_not_found", "model"),
         ("?chunking=fixed&tokens=3&tokens=4", b"x", 422, "repeated_field", "tokens"),
         ("?chunking=fixed&title=%e9", b"x", 400, "invalid_utf8", None),
@@ -145,6 +147,7 @@ def test_bad_requests_are_refused_by_name(
     response = http.post(f"/v1/documents{query}", content=content, headers=headers)
     error = response.json()["error"]
     assert (response.status_code, error["code"], error["param"]) == (status, code, param)
+    assert "chunking." not in error["message"]  # as in JSON
 
 
 def test_other_routes_take_no_plain_text(http: httpx.Client) -> None:

@@ -236,11 +236,6 @@ def test_grpc_refuses_what_http_refuses(
     assert http.post("/v1/benchmarks", json=fields).json()["error"]["code"] == code
 
 
-def test_a_field_of_another_suite_is_refused_with_those_of_this(http: httpx.Client) -> None:
-    answer = http.post("/v1/benchmarks", json={"suite": "encoder", "dtypes": ["float32"]})
-    assert answer.json()["error"]["limit"] == "lengths, attentions, repeats, training"
-
-
 def test_a_killed_server_finds_its_runs_again_and_another_says_whose_they_are(
     start_server: Any, http: httpx.Client, stub: rpc.BenchmarksStub, tmp_path: Path
 ) -> None:
