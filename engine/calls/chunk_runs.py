@@ -19,14 +19,16 @@ class ChunkRuns(DocumentCalls):
         return DocumentChunks(chunks=found.chunks, accounting=found.accounting)
 
     async def _run_passages(self, run: DocumentRun) -> DocumentChunks:
-        session, model, document, options, deadline, on_event = run
+        session, model, document, options, deadline, on_event, after_s = run
         with self._counting_rejections():
             plan = self._chunks_plan(model, document)
             self._planner.admit(plan, deadline)
         self._count_truncated(model, [document])
         progress = None if on_event is None else WholeProgress(plan, on_event)
         alone = await self._read_alone(
-            session, model, document, options, deadline, progress, later_tokens=0
+            *(session, model, document, options, deadline, progress),
+            later_tokens=0,
+            after_s=after_s,
         )
         found = chunks_read_alone(document, options, alone)
         if on_event is not None:

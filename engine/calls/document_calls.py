@@ -52,6 +52,8 @@ class DocumentRun(NamedTuple):
     options: EmbedOptions
     deadline: Deadline
     on_event: OnDocumentEvent | None = None
+    after_s: float = 0.0
+    """What the documents take that the same call is reading already: this one lets others pass."""
 
 
 RunPrepared: TypeAlias = Callable[[DocumentRun], Awaitable[T]]
@@ -149,16 +151,19 @@ class DocumentCalls(TextRuns):
         return chosen
 
     async def _run_document(self, run: DocumentRun) -> DocumentEmbedding:
-        session, model, document, options, deadline, on_event = run
+        session, model, document, options, deadline, on_event, after_s = run
         with self._counting_rejections():
             plan = self._document_plan(model, document)
             self._planner.admit(plan, deadline)
             request = self._request(model, document, options, deadline)
+            request = replace(request, after_s=after_s)
         progress = None if on_event is None else WholeProgress(plan, on_event)
         # Before the document itself, whose chunks are reported as soon as they are final.
         later = document.num_embedded
         alone = await self._read_alone(
-            session, model, document, options, deadline, progress, later_tokens=later
+            *(session, model, document, options, deadline, progress),
+            later_tokens=later,
+            after_s=after_s,
         )
         if progress is not None:
             chunks = ChunkBuilder(document, options, alone)
@@ -196,9 +201,10 @@ class DocumentCalls(TextRuns):
         progress: WholeProgress | None,
         *,
         later_tokens: int,
+        after_s: float = 0.0,
     ) -> StandaloneVectors:
         """Read the document's title and passages as texts of their own, if it asks for them.
-        So many tokens of it are read after them.
+        So many tokens of it are read after them, and other documents of its call take `after_s`.
 
         Chunks that overlap may have many times the document's tokens. So only two pieces of a
         batch's size are in memory and in the queue at a time, and other texts wait for no more.
@@ -216,7 +222,7 @@ class DocumentCalls(TextRuns):
                 progress.report_alone(num_tokens + event.tokens_done)
 
         submit = partial(
-            self._submit_piece, session, model, options, deadline, later_tokens, report
+            self._submit_piece, session, model, options, deadline, later_tokens, after_s, report
         )
         with deadline.as_a_whole():
             async with aclosing(_two_at_a_time(pieces, submit)) as read:
@@ -235,13 +241,14 @@ class DocumentCalls(TextRuns):
         options: EmbedOptions,
         deadline: Deadline,
         later_tokens: int,
+        after_s: float,
         on_event: Callable[[object], None],
         piece: Piece,
     ) -> Answers:
         with self._counting_rejections():
             requests = [
                 replace(request, on_event=on_event) if request.is_tiled else request
-                for request in self._requests(model, piece, options, deadline)
+                for request in self._requests(model, piece, options, deadline, after_s)
             ]
         return session.submit(requests, deadline.left_s, later_tokens=later_tokens)
 

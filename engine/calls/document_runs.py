@@ -12,7 +12,7 @@ from engine.execution.inputs import PreparedText
 from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.deadline import Deadline
 from engine.scheduling.session import Session
-from engine.types import DocumentChunks, EmbedOptions, Vector
+from engine.types import DocumentChunks, EmbedOptions, Plan, Vector
 
 T = TypeVar("T")
 
@@ -33,33 +33,32 @@ class DocumentRuns(ChunkRuns):
         """What `take` makes of each document's chunks as soon as they are read. The first failure
         ends all."""
 
-        async def run(document: PreparedText) -> T:
-            return take(
-                await self._run_chunks(DocumentRun(session, model, document, options, deadline))
-            )
+        async def run(document: PreparedText, after_s: float) -> T:
+            one = DocumentRun(session, model, document, options, deadline, after_s=after_s)
+            return take(await self._run_chunks(one))
 
         tasks: list[asyncio.Task[T]] = []
-        running: dict[asyncio.Task[T], int] = {}
+        running: dict[asyncio.Task[T], Plan] = {}
         try:
             for document in documents:
-                while running and not self._may_join(running.values(), document, model):
+                plan = self._chunks_plan(model, document)
+                while running and not self._may_join(running.values(), plan, model):
                     done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                     for task in done:
                         del running[task]
                         task.result()  # a failure ends the call
-                tasks.append(asyncio.create_task(run(document)))
-                running[tasks[-1]] = document.num_embedded
+                after_s = sum(one.seconds for one in running.values())
+                tasks.append(asyncio.create_task(run(document, after_s)))
+                running[tasks[-1]] = plan
             return await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _may_join(
-        self, running: Collection[int], document: PreparedText, model: EmbeddingModel
-    ) -> bool:
+    def _may_join(self, running: Collection[Plan], plan: Plan, model: EmbeddingModel) -> bool:
         """Whether a document may run beside others of its call: they fill no more than a batch, and
         leave the queue to other callers. Alone it may always run."""
         batch = self.config.batch_tokens_on(model.encoder.device.type)
-        num_tokens = document.num_embedded
-        return sum(running) + num_tokens <= batch and self._worker.has_room(num_tokens)
+        num_tokens = sum(one.tokens for one in running) + plan.tokens
+        return num_tokens <= batch and self._worker.has_room(plan.tokens)

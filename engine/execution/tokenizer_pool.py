@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import TypeVar
 
 from engine.errors import EngineUnavailable, QueueFull
-from engine.platform.process import lower_priority
+from engine.platform.process import lower_priority, quick_turns
 from engine.scheduling.admission import Throughput
 from engine.steps import Answer, Steps, advance
 from engine.text.tokenizer import start_parallel_threads
@@ -66,8 +66,10 @@ class TokenizerPool:
     async def _advance(self, steps: Steps[T], characters: int) -> Answer[T] | None:
         if characters <= _TINY_CHARACTERS:
             return advance(steps)
-        lane = self._short if characters <= SHORT_CHARACTERS else self._long
-        return await asyncio.get_running_loop().run_in_executor(lane, advance, steps)
+        loop = asyncio.get_running_loop()
+        if characters <= SHORT_CHARACTERS:
+            return await loop.run_in_executor(self._short, advance, steps)
+        return await loop.run_in_executor(self._long, _advance_long, steps)
 
     def close(self) -> None:
         """End all work after the steps that are queued, without waiting for them."""
@@ -99,6 +101,11 @@ class TokenizerPool:
             actual=needed,
             retry_after_s=max(self._rate.seconds_for(excess), 0.1),
         )
+
+
+def _advance_long(steps: Steps[T]) -> Answer[T] | None:
+    with quick_turns():
+        return advance(steps)
 
 
 def _start_library_threads() -> None:

@@ -28,8 +28,8 @@ _LOWER_BY, _LOWEST = 10, 19
 
 _CGROUPS = Path("/sys/fs/cgroup")
 
-_QUICK_TURN_S = 0.0005
-"""A tenth of Python's own interval."""
+_USUAL_TURN_S = sys.getswitchinterval()
+_QUICK_TURN_S = _USUAL_TURN_S / 10
 
 
 def prepare_process() -> None:
@@ -113,18 +113,30 @@ def _glibc() -> ctypes.CDLL | None:
 def loading() -> Iterator[None]:
     """Surrounds imports and the loading of models, side by side.
 
-    What they make stays. So it is not searched for garbage, now or later. Threads take turns more
-    often: one that runs many short operations of torch waits for Python's lock after each.
+    What they make stays. So it is not searched for garbage, now or later.
     """
-    turn_s = sys.getswitchinterval()
-    sys.setswitchinterval(_QUICK_TURN_S)
     gc.disable()
     try:
-        yield
+        with quick_turns():
+            yield
     finally:
         gc.freeze()
         gc.enable()
-        sys.setswitchinterval(turn_s)
+
+
+@contextmanager
+def quick_turns() -> Iterator[None]:
+    """Surrounds what holds Python's lock for long. Threads take turns with it more often.
+
+    One that runs many short operations of torch waits for the lock after each: beside a thread that
+    lists the tokens of a long text, a short text takes many times as long. Where two threads are
+    within, the first to leave ends it for both.
+    """
+    sys.setswitchinterval(_QUICK_TURN_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(_USUAL_TURN_S)
 
 
 def freeze_loaded_objects() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -69,6 +70,15 @@ def test_tiny_work_needs_no_thread() -> None:
         assert ran_on[1].startswith("lln-tokenizer")
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(("characters", "is_quick"), [(SHORT_CHARACTERS, False), (LONG, True)])
+def test_threads_take_turns_more_often_beside_long_work(characters: int, is_quick: bool) -> None:
+    usual = sys.getswitchinterval()
+    with open_pool() as pool:
+        steps = one_step(sys.getswitchinterval)
+        assert (asyncio.run(pool.run(steps, characters=characters)) < usual) is is_quick
+    assert sys.getswitchinterval() == pytest.approx(usual)
 
 
 def test_short_work_runs_while_every_thread_of_long_work_is_busy() -> None:
