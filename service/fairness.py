@@ -12,6 +12,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
+from engine.platform.process import quick_turns
 from engine.scheduling.deadline import deadline_exceeded
 from service.errors import AnswerNotTaken, BodyTimeout
 
@@ -82,11 +83,12 @@ def answer_not_taken(limit_s: float) -> AnswerNotTaken:
 async def cooperatively(items: Iterable[Item]) -> AsyncIterator[Item]:
     """Yields the items, and lets other tasks run every few milliseconds."""
     yield_at = time.perf_counter() + _YIELD_EVERY_S
-    for item in items:
-        yield item
-        if time.perf_counter() > yield_at:
-            await asyncio.sleep(0)
-            yield_at = time.perf_counter() + _YIELD_EVERY_S
+    with quick_turns():
+        for item in items:
+            yield item
+            if time.perf_counter() > yield_at:
+                await asyncio.sleep(0)
+                yield_at = time.perf_counter() + _YIELD_EVERY_S
 
 
 class Pace:
