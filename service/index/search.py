@@ -28,7 +28,8 @@ RRF_K = 5
 MAX_QUERY_CHARACTERS = 8_192
 """Every word of a query is looked up. A whole document is no query."""
 
-_WORD = re.compile(r"\w+")
+_WORD = re.compile(r"[\w\u0300-\u036f]+")
+"""Accents may follow their letters as characters of their own: a word goes on after them."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,6 +28,9 @@ from service.readers.extracted import page_of
 DATABASE = "index.sqlite"
 _BUSY_TIMEOUT_S = 10.0
 
+_MOST_ROWS = 2**63 - 1
+"""The largest number that SQLite takes for a limit."""
+
 _Inode: TypeAlias = tuple[int, int]
 """Its device and its number."""
 
@@ -224,7 +227,7 @@ class IndexStore:
         """The chunks that match an FTS5 expression best: numbers and BM25 scores."""
         found = self._all(
             "SELECT rowid, -bm25(words) FROM words WHERE words MATCH ? ORDER BY rank LIMIT ?",
-            (expression, limit),
+            (expression, min(limit, _MOST_ROWS)),
         )
         return [(chunk, score) for chunk, score in found]
 

@@ -28,6 +28,26 @@ def test_finds_passages_with_their_characters(folder: Path, model: str, run: Run
     assert len(run("search", "lazy", "--index", folder, "--by", "vectors", "-n", "2")) == 2
 
 
+@pytest.mark.parametrize("by", ["words", "vectors"])
+def test_a_limit_above_all_numbers_of_the_index_is_none(
+    folder: Path, model: str, run: Run, by: str
+) -> None:
+    run("index", folder, "--model", model)
+    found = run("search", "fox", "--index", folder, "--by", by, "-n", str(2**63))
+    assert found[0]["file"] == "fox.md"
+
+
+@pytest.mark.parametrize("query", ["re\u0301sume\u0301", "résumé", "Resume"])
+def test_a_word_is_found_however_its_accents_are_written(
+    folder: Path, model: str, run: Run, query: str
+) -> None:
+    (folder / "composed.txt").write_text("The résumé of a year.")
+    (folder / "apart.txt").write_text("The re\u0301sume\u0301 of a year.")
+    run("index", folder, "--model", model)
+    found = run("search", query, "--index", folder, "--by", "words")
+    assert {one["file"] for one in found} == {"composed.txt", "apart.txt"}
+
+
 @pytest.mark.parametrize("by", ["both", "words", "vectors"])
 def test_an_empty_query_is_refused(folder: Path, model: str, run: Run, by: str) -> None:
     run("index", folder, "--model", model)
