@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,11 @@ from starlette.datastructures import State
 from starlette.middleware.cors import CORSMiddleware
 
 from engine.async_engine import AsyncEngine
-from engine.errors import LLNError
 from engine.model.embedding_model import EmbeddingModel, load_models
 from engine.ranks.launcher import RankLauncher
+from service.batches.folder import BatchFolder
 from service.batches.run import BatchLimits
 from service.batches.runner import Batches
-from service.batches.store import BatchStore
 from service.batches.usage import Amount
 from service.benchmarks.history import History
 from service.benchmarks.jobs import BenchmarkJobs
@@ -29,7 +28,6 @@ from service.benchmarks.suites import SUITES
 from service.body_budget import BodyBudget
 from service.claims import ClaimsJob
 from service.deadlines import Draining
-from service.errors import NotAvailable
 from service.grpc.server import grpc_server
 from service.http.batch_requests import BatchRequests
 from service.http.dialects.table import dialects_named
@@ -159,18 +157,7 @@ def engine_of(
     )
 
 
-async def open_batches(
-    settings: Settings, engine: AsyncEngine, metrics: BatchApiMetrics
-) -> Batches | LLNError:
-    """The server's batches, or why it has none: everything else works without."""
-    if not settings.batch_folder:
-        return NotAvailable("LLN_BATCH_FOLDER is empty: this server has no Batch API")
-    folder = Path(settings.batch_folder).expanduser()
-    try:
-        store = await asyncio.to_thread(BatchStore, folder)
-    except LLNError as error:
-        log.warning("no Batch API in %s: %s", folder, error)
-        return error
+def batch_folder(settings: Settings, engine: AsyncEngine, metrics: BatchApiMetrics) -> BatchFolder:
     limits = BatchLimits(
         file_bytes=settings.max_file_bytes,
         stored=Amount(settings.max_stored_bytes, settings.max_stored_files),
@@ -180,8 +167,9 @@ async def open_batches(
         line_bytes=settings.max_body_bytes,
         kept_s=settings.batch_retention_s or None,
     )
-    requests = BatchRequests(engine)
-    return Batches(store, requests.answer, limits, metrics)
+    folder = Path(settings.batch_folder).expanduser() if settings.batch_folder else None
+    answer = BatchRequests(engine).answer
+    return BatchFolder(folder, lambda store: Batches(store, answer, limits, metrics))
 
 
 def _add_middleware(app: FastAPI, settings: Settings, routes: Sequence[APIRoute]) -> None:
@@ -249,17 +237,16 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             engine, history, state.metrics.benchmarks, replica=settings.replica_name
         )
         state.claims = ClaimsJob(engine)
-        state.batches = await open_batches(settings, engine, state.metrics.batch_api)
+        state.batches = batch_folder(settings, engine, state.metrics.batch_api)
         state.search = await asyncio.to_thread(IndexSearch, settings.index, engine)
         state.started_at = int(time.time())
         rpc = _grpc_server(engine, settings, state)
-        has_batches = isinstance(state.batches, Batches)
         # Benchmarks end when draining begins: callers that follow one would delay the end.
         async with (
-            aclosing(state.batches) if has_batches else nullcontext(),
+            aclosing(state.batches),
             _until_draining(state.draining, state.jobs),
             _until_draining(state.draining, rpc) as state.grpc_address,
-            _until_draining(state.draining, state.batches) if has_batches else nullcontext(),
+            _until_draining(state.draining, state.batches),
         ):
             yield
         await state.claims.stop()

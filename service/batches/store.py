@@ -9,8 +9,8 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -41,21 +41,22 @@ _FIELDS = "id, filename, purpose, num_bytes, created_at, expires_at"
 class BatchStore:
     def __init__(self, folder: Path) -> None:
         """Raises NotAvailable if another server uses the folder, StorageFailure if none can."""
-        try:
-            self._contents = Contents(folder / "files")
-            self.usage = self._contents.usage
-            self._owner = _locked(folder)
-            self._db = Database(folder / "batches.sqlite")
-            self._delete_leftovers()
-            self._contents.recount()
-        except (OSError, sqlite3.Error) as error:
-            raise StorageFailure(
-                f"files and batches cannot be stored in LLN_BATCH_FOLDER: {reason(error)}"
-            ) from error
+        with ExitStack() as opened:
+            try:
+                self._contents = Contents(folder / "files")
+                self.usage = self._contents.usage
+                opened.enter_context(_locked(folder))
+                self._db = opened.enter_context(closing(Database(folder / "batches.sqlite")))
+                self._delete_leftovers()
+                self._contents.recount()
+            except (OSError, sqlite3.Error) as error:
+                raise StorageFailure(
+                    f"files and batches cannot be stored in LLN_BATCH_FOLDER: {reason(error)}"
+                ) from error
+            self._opened = opened.pop_all()
 
     def close(self) -> None:
-        self._db.close()
-        self._owner.close()
+        self._opened.close()
 
     # Files.
 
@@ -219,18 +220,19 @@ class BatchStore:
         self._contents.delete_leftovers(known)
 
 
-def _locked(folder: Path) -> ExitStack:
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
     """Holds the folder for this server until it is closed or the process ends, however it ends."""
-    held = ExitStack()
-    try:
-        held.enter_context(writers_lock(folder / "lock", str(folder)))
-    except AlreadyRunning as error:
-        raise NotAvailable(
-            "another server keeps its files and batches in this LLN_BATCH_FOLDER; give each server "
-            "its own",
-            code="batches_in_use",
-        ) from error
-    return held
+    with ExitStack() as held:
+        try:
+            held.enter_context(writers_lock(folder / "lock", str(folder)))
+        except AlreadyRunning as error:
+            raise NotAvailable(
+                "another server keeps its files and batches in this LLN_BATCH_FOLDER; give each "
+                "server its own, or ask again when the other has stopped",
+                code="batches_in_use",
+            ) from error
+        yield
 
 
 def no_file(file_id: str) -> ResourceNotFound:

@@ -8,7 +8,7 @@ from fastapi import Depends, Header, Request
 from pydantic import WithJsonSchema
 
 from engine.async_engine import AsyncEngine
-from engine.errors import LLNError
+from service.batches.folder import BatchFolder
 from service.batches.runner import Batches
 from service.benchmarks.jobs import BenchmarkJobs
 from service.claims import ClaimsJob
@@ -45,10 +45,8 @@ async def _claims(request: Request) -> ClaimsJob:
 
 
 async def _batches(request: Request) -> Batches:
-    batches: Batches | LLNError = request.app.state.batches
-    if isinstance(batches, LLNError):
-        raise batches.for_caller()
-    return batches
+    folder: BatchFolder = request.app.state.batches
+    return folder.batches
 
 
 async def _search(request: Request) -> IndexSearch:

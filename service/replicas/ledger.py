@@ -70,8 +70,9 @@ class Report:
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any], stats: Mapping[str, Any]) -> Report:
-        """From the two dictionaries that Serve hands to routers, either of which may be empty."""
-        return cls(**metadata, **stats)
+        """From the two dictionaries that Serve hands to routers, either of which may be empty. The
+        first is of when the replica started."""
+        return cls(**{**metadata, **stats})
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,14 +74,12 @@ class Replica:
         outstanding = self._engine.outstanding
         if outstanding.tokens or self._last["short"] or self._last["long"]:
             self._last = {**outstanding._asdict(), "at": time.time()}
-        return self._last
+        return {**self._last, "keeps": self._app.state.batches.is_open}
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         return {METRIC: float(self._engine.outstanding.tokens)}
 
     async def record_replica_metadata(self) -> dict[str, Any]:
-        from service.batches.runner import Batches
-
         models, config = self._engine.models.values(), self._engine.config
         device = next(iter(models)).device.partition(":")[0]
         tiled_from = config.sweep_tokens_on(device)
@@ -90,7 +88,7 @@ class Replica:
         return {
             "name": self._settings.replica_name,
             "address": self._app.state.grpc_address,
-            "keeps": isinstance(self._app.state.batches, Batches),
+            "keeps": self._app.state.batches.is_open,
             "long_from": LONG_FROM if device == "cpu" else config.batch_tokens_on(device),
             "tiled_from": tiled_from,
         }

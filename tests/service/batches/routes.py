@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import httpx
 
@@ -23,7 +24,7 @@ async def client_of(
     batches: Batches, settings: Settings | None = None
 ) -> AsyncIterator[httpx.AsyncClient]:
     app = create_app(settings or load_settings())
-    app.state.batches = batches
+    app.state.batches = SimpleNamespace(batches=batches)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://lln") as client:
         yield client

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import orjson
 import pytest
 
 from engine import AsyncEngine
-from service.app import open_batches
+from service.app import batch_folder
 from service.batches.answers import Answered
 from service.batches.records import Batch, StoredFile
 from service.batches.runner import Batches
@@ -38,10 +39,10 @@ def test_requests_wait_longer_than_those_that_somebody_waits_for(
 
     async def run() -> Batch:
         async with AsyncEngine.load([str(write_checkpoint())]) as engine:
-            batches = await open_batches(settings, engine, Metrics().batch_api)
-            assert isinstance(batches, Batches)
-            file = _stored(batches, endpoint)
-            async with asyncio.timeout(60), batches:
+            folder = batch_folder(settings, engine, Metrics().batch_api)
+            async with asyncio.timeout(60), aclosing(folder), folder:
+                batches = folder.batches
+                file = _stored(batches, endpoint)
                 batch = await batches.create(
                     file.id, endpoint, metadata=None, output_expires_s=None
                 )
