@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 
 from engine.errors import InvalidInput, shown
 from engine.platform.process import usable_cores
+
+MAX_COUNT = 2**53 - 1
+"""Answers state limits as JSON numbers, which every reader takes exactly up to here."""
 
 _ZERO_ALLOWED = (
     "num_threads",
@@ -167,11 +171,12 @@ def _check(name: str, value: float) -> None:
     smallest = 0 if name in (*_ZERO_ALLOWED, *_SHARES) else _LEAST.get(name, 1)
     if not value >= smallest:  # NaN is not either
         raise _invalid(name, value, f"at least {smallest}", smallest)
-    if name in _MOST and value > _MOST[name]:
-        raise _invalid(name, value, f"at most {_MOST[name]}", _MOST[name])
+    largest = _MOST.get(name, MAX_COUNT if isinstance(value, int) else math.inf)
+    if value > largest:
+        raise _invalid(name, value, f"at most {largest}", largest)
 
 
-def _invalid(name: str, value: float, wanted: str, limit: int) -> InvalidInput:
+def _invalid(name: str, value: float, wanted: str, limit: float) -> InvalidInput:
     return InvalidInput(
         f"{name} must be {wanted}, got {value}",
         code="invalid_setting",

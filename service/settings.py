@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import Field, FilePath, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from engine.config import EngineConfig, check_aliases
+from engine.config import MAX_COUNT, EngineConfig, check_aliases
 from engine.errors import InvalidInput
 from service.replica import checked_name, host_name
 from service.security import ApiKeys, TlsFiles, check_api_key, read_key_file, read_origin
@@ -20,6 +20,8 @@ DELIMITER = "__"
 
 MAX_INT32 = 2**31 - 1
 """gRPC's options, and the limits in tei.v1's Info, are 32-bit integers."""
+
+Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 
 _EVERY_ADDRESS = {"0.0.0.0", "::"}
 
@@ -61,18 +63,16 @@ class Settings(BaseSettings):
     grpc_port: int = Field(
         50051, ge=0, le=65535, description="Port of gRPC; 0 chooses a free port."
     )
-    max_body_bytes: int = Field(
-        32 * 1024 * 1024, ge=1, description="Largest request body over HTTP, in bytes."
+    max_body_bytes: Count = Field(
+        32 * 1024 * 1024, description="Largest request body over HTTP, in bytes."
     )
-    max_message_bytes: int = Field(
+    max_message_bytes: Count = Field(
         8 * 1024 * 1024,
-        ge=1,
         description="Largest gRPC message, in bytes; LLN_MAX_BODY_BYTES applies too. A million "
         "tokens of text fit; each message holds up others while it is copied.",
     )
-    max_open_body_bytes: int = Field(
+    max_open_body_bytes: Count = Field(
         256 * 1024 * 1024,
-        ge=1,
         description="Most bytes of all open request bodies together; bodies of up to 64 KiB do not "
         "count. Bodies beyond it wait (over HTTP, unread) for at most LLN_BODY_TIMEOUT_S. Of those "
         "of a megabyte or more, a quarter of LLN_MAX_OPEN_REQUESTS may wait, and as many smaller "
@@ -158,29 +158,26 @@ class Settings(BaseSettings):
         "~/.cache/lln/batches",
         description="Folder for the files and batches of the Batch API; empty turns it off.",
     )
-    max_file_bytes: int = Field(
-        200 * 1024 * 1024, ge=1, description="Largest file of the Batch API, in bytes."
+    max_file_bytes: Count = Field(
+        200 * 1024 * 1024, description="Largest file of the Batch API, in bytes."
     )
-    max_stored_bytes: int = Field(
+    max_stored_bytes: Count = Field(
         10 * 1024**3,
-        ge=1,
         description="Most bytes of all files of the Batch API together. More uploads and batches "
         "are refused, and a batch whose answers reach it fails.",
     )
-    max_stored_files: int = Field(
+    max_stored_files: Count = Field(
         100_000,
-        ge=1,
         description="Most files of the Batch API, those with answers among them; more uploads and "
         "batches are refused.",
     )
-    max_stored_batches: int = Field(
+    max_stored_batches: Count = Field(
         50_000,
-        ge=1,
         description="Most batches, finished ones among them. Beyond it, the oldest finished "
         "batches without files make room; if there are none, more batches are refused.",
     )
-    max_batch_requests: int = Field(50_000, ge=1, description="Most requests of one batch.")
-    max_open_batches: int = Field(100, ge=1, description="Most batches that have not finished.")
+    max_batch_requests: Count = Field(50_000, description="Most requests of one batch.")
+    max_open_batches: Count = Field(100, description="Most batches that have not finished.")
     batch_retention_s: int = Field(
         30 * 24 * 3600,
         ge=0,
