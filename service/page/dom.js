@@ -24,6 +24,10 @@ function fill(element, attributes, children) {
   return element;
 }
 
+// Words of a text within the page's own. Those that are written from right to left would otherwise
+// take the numbers beside them along.
+export const quoted = (words) => make("bdi", {}, words);
+
 export function show(element, visible) {
   element.hidden = !visible;
 }

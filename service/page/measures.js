@@ -10,7 +10,7 @@ const CHARTS = ["entropy", "temperature"];
 const HINT = "Each square is one attention head. Select one to open it.";
 
 // Without what an answer has beside the value, which this page does not show.
-const meaningOf = (description) => description.split(/\s*Beside:/)[0];
+const meaningOf = (description) => description.split(/\s*Beside[:,]/)[0];
 
 const spoken = (name) => name.replaceAll("_", " ");
 

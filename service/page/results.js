@@ -1,7 +1,7 @@
 // All results for one text, from one model or from two side by side.
 
 import { attentionName } from "./attention.js";
-import { byId, make, show } from "./dom.js";
+import { byId, make, quoted, show } from "./dom.js";
 import { clearError, fail } from "./errors.js";
 import { MapView } from "./map.js";
 import { Measures } from "./measures.js";
@@ -230,13 +230,14 @@ const noTopics = (attention) =>
   `This head has no topics: its attention is ${attentionName(attention)}, which has no channels${attention === "block_diagonal" ? ". LLN is used for texts longer than one block" : ""}.`;
 
 function describeCell(session, cell) {
-  byId("cell").textContent = cell ? cellWords(session, cell) : "";
+  byId("cell").replaceChildren(...(cell ? cellWords(session, cell) : []));
 }
 
 // A cell is in tokens of the model of its map.
 function cellWords(session, { rows, columns, mean, even }) {
-  const name = (tokens) => `“${session.excerpt(tokens, 36)}” (${tokens[1] - tokens[0] > 1 ? `${count(tokens[0])}–${count(tokens[1] - 1)}` : count(tokens[0])})`;
-  return `${name(rows)} attends to ${name(columns)}: ${short(mean)} a token, ${short(mean / even)} times uniform attention`;
+  const place = ([start, end]) => (end - start > 1 ? `${count(start)}–${count(end - 1)}` : count(start));
+  const name = (tokens) => ["“", quoted(session.excerpt(tokens, 36)), `” (${place(tokens)})`];
+  return [...name(rows), " attends to ", ...name(columns), `: ${short(mean)} a token, ${short(mean / even)} times uniform attention`];
 }
 
 function markCell(session, cell) {

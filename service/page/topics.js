@@ -1,6 +1,6 @@
 // The channels of an LLN head as topics: tokens attend through a channel to other tokens.
 
-import { make } from "./dom.js";
+import { make, quoted } from "./dom.js";
 import { short } from "./numbers.js";
 
 const SHOWN = 8;
@@ -25,5 +25,6 @@ function topicButton(topic, parent, onOpen) {
 
 function words(label, tokens) {
   const names = [...new Set(tokens.map(({ token }) => token.replace(/^##/, "·")))].slice(0, SHOWN);
-  return make("span", { class: "topic-words" }, make("span", { class: "quiet" }, `${label} `), names.join(", "));
+  return make("span", { class: "topic-words" }, make("span", { class: "quiet" }, `${label} `),
+    ...names.flatMap((name, index) => (index ? [", ", quoted(name)] : [quoted(name)])));
 }

@@ -131,6 +131,11 @@ def test_instruments_of_layers_have_a_bar_a_layer(page: Page) -> None:
     page.select_option("#instrument", "rank_collapse")
     page.wait_for_selector(".head.whole")
     settle(page)
+    assert "beside" not in page.inner_text("#meaning").lower()
+    page.select_option("#instrument", "path_lengths")
+    assert "beside" not in page.inner_text("#meaning").lower()
+    page.select_option("#instrument", "rank_collapse")
+    settle(page)
     bars = page.locator(".head.whole")
     assert bars.count() == 6
     bars.nth(2).hover()
@@ -247,3 +252,29 @@ def test_marks_are_right_beyond_the_basic_plane(page: Page) -> None:
     words = page.evaluate("[...CSS.highlights.get('topic')].map(range => range.toString())")
     assert words
     assert all(word == word.strip() for word in words)
+
+
+def test_words_from_right_to_left_leave_the_numbers_in_their_places(page: Page) -> None:
+    """Also those that only a mark of a direction turns around."""
+    read(page, "\u05e9\u05dc\u05d5\u05dd \u202e" * 12)
+    page.focus("canvas.map")
+    page.keyboard.press("Enter")
+    assert len(page.inner_text("#cell").split("\u05e9")) > 1
+    places = page.evaluate(
+        """() => {
+          const cell = document.querySelector("#cell");
+          const nodes = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+          const left = [];
+          while (nodes.nextNode()) {
+            for (const number of nodes.currentNode.data.matchAll(/\\d[\\d.]*/g)) {
+              const range = new Range();
+              range.setStart(nodes.currentNode, number.index);
+              range.setEnd(nodes.currentNode, number.index + number[0].length);
+              left.push(range.getBoundingClientRect().left);
+            }
+          }
+          return left;
+        }"""
+    )
+    assert len(places) == 4
+    assert places == sorted(places)

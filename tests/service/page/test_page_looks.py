@@ -68,6 +68,23 @@ def test_long_names_fit_a_phone(page: Page) -> None:
     assert width_of(page) <= 320
 
 
+@pytest.mark.parametrize("width", [390, 1400])
+def test_names_of_kinds_fit_their_squares(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 740})
+    page.select_option("#beside", "sentence-transformers/all-MiniLM-L6-v2")
+    page.fill("#text", "Yes, no; and: (all) of them! " * 8)
+    page.click("#read")
+    settle(page)
+    page.select_option("#instrument", "head_kind")
+    page.wait_for_selector(".head-label")
+    settle(page)
+    cut = """() => [...document.querySelectorAll(".head-label")].filter((label) => {
+      label.textContent = "punct"; // the longest
+      return label.getBoundingClientRect().width > label.parentElement.clientWidth;
+    }).length"""
+    assert page.evaluate(cut) == 0
+
+
 def renamed(route: Route, model: str) -> None:
     answer = route.fetch()
     route.fulfill(response=answer, json={**answer.json(), "model": model})
