@@ -12,6 +12,9 @@ from engine.platform.process import usable_cores
 MAX_COUNT = 2**53 - 1
 """Answers state limits as JSON numbers, which every reader takes exactly up to here."""
 
+MAX_THREADS = 1_024
+"""With very many, OpenMP ends the process."""
+
 _ZERO_ALLOWED = (
     "num_threads",
     "max_batch_tokens",
@@ -26,7 +29,7 @@ _LEAST = {
 }
 _MOST = {
     "long_percent": 90,
-    "num_threads": 1_024,  # with very many, OpenMP ends the process
+    "num_threads": MAX_THREADS,
     "ranks": 1_024,
     "rank_timeout_s": 86_400,
     "rank_start_s": 86_400,

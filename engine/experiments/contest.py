@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Protocol, TypeAlias
 
+from engine.config import MAX_THREADS
 from engine.errors import InvalidInput, unknown_name
 from engine.experiments.document_intervals import minus_by_document
 from engine.experiments.intervals import MAX_SEEDS, SeedInterval, over_seeds, paired
@@ -80,6 +81,14 @@ class ContestPlan:
                 param="seeds",
                 limit=MAX_SEEDS,
                 actual=self.seeds,
+            )
+        if not 1 <= self.threads <= MAX_THREADS:
+            raise InvalidInput(
+                f"threads must be from 1 to {MAX_THREADS}, got {self.threads}",
+                code="threads_out_of_range",
+                param="threads",
+                limit=MAX_THREADS,
+                actual=self.threads,
             )
 
     def settings(self) -> dict[str, Any]:

