@@ -16,7 +16,7 @@ from service.cli.adapt_options import (
     check_options,
     check_plan,
 )
-from service.cli.common import Chosen, Commands, add_command, add_json, print_json, tell
+from service.cli.common import Chosen, Commands, add_command, add_json, path_of, print_json, tell
 from service.environment import load_settings
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def add_adapt(commands: Commands) -> None:
     about = "make an LLN+Diag model of a softmax checkpoint"
     command = add_command(commands, "adapt", _adapt, about)
     command.add_argument("model", help="a folder, or a name that `lln models` lists")
-    command.add_argument("--out", type=Path, required=True, help="the new model's folder")
+    command.add_argument("--out", type=path_of, required=True, help="the new model's folder")
     add_calibration_options(command)
     add_training_options(command)
     add_json(command)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from engine.errors import InvalidInput
 from engine.types import OWN_CONTEXTS, PositionScheme, Precision
-from service.cli.common import Chosen
+from service.cli.common import Chosen, named, path_of
 
 if TYPE_CHECKING:
     from engine.checkpoint.block_size import LongBlock
@@ -38,7 +37,7 @@ def add_calibration_options(command: argparse.ArgumentParser) -> None:
         "--text",
         action="append",
         default=[],
-        type=Path,
+        type=path_of,
         help="a file or folder of text like yours (default: Python's own reference manual)",
     )
     command.add_argument(
@@ -81,6 +80,7 @@ def add_training_options(command: argparse.ArgumentParser) -> None:
     group = command.add_argument_group("training, which improves on calibration alone")
     group.add_argument(
         "--train",
+        type=named,
         action="append",
         default=[],
         metavar="DATA",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +19,7 @@ from service.cli.common import (
     add_model,
     names,
     numbers,
+    path_of,
     print_json,
     read_text,
     shares,
@@ -180,7 +180,7 @@ def add_claims(commands: Commands) -> None:
         help="a claim's id, or the common beginning of a paper's ids; repeatable",
     )
     command.add_argument(
-        "--text", type=Path, help="a document to measure heads on (default: Python's manual)"
+        "--text", type=path_of, help="a document to measure heads on (default: Python's manual)"
     )
     command.add_argument("--thorough", action="store_true", help="more trials, and every head")
     command.add_argument("--markdown", action="store_true", help="print the page docs/claims.md")
@@ -223,7 +223,7 @@ def _claims(chosen: Chosen) -> None:
 def add_figures(commands: Commands) -> None:
     about = "draw the LLN paper's figures from this code"
     command = add_command(commands, "figures", _figures, about)
-    command.add_argument("--out", type=Path, required=True, help="the folder for the figures")
+    command.add_argument("--out", type=path_of, required=True, help="the folder for the figures")
     command.add_argument("--only", action="append", metavar="NAME", help="a figure; repeatable")
     add_model(command)
     add_json(command)

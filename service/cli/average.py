@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from service.cli.common import Chosen, Commands, add_command, add_json, decimals, print_json
+from service.cli.common import (
+    Chosen,
+    Commands,
+    add_command,
+    add_json,
+    decimals,
+    path_of,
+    print_json,
+)
 from service.environment import load_settings
 
 
@@ -14,7 +20,7 @@ def add_average(commands: Commands) -> None:
     command.add_argument(
         "models", nargs="+", help="folders of `lln adapt`, or names that `lln models` lists"
     )
-    command.add_argument("--out", type=Path, required=True, help="the new model's folder")
+    command.add_argument("--out", type=path_of, required=True, help="the new model's folder")
     command.add_argument(
         "--shares",
         type=decimals,

@@ -23,6 +23,7 @@ from service.cli.common import (
     add_model,
     names,
     numbers,
+    path_of,
     with_engine,
 )
 from service.errors import NotAvailable, as_lln_error, error_fields
@@ -67,7 +68,7 @@ def add_bench(commands: Commands) -> None:
         action="store_true",
         help="with --server https://...: do not verify its certificate",
     )
-    command.add_argument("--out", type=Path, help="folder for the rows as JSON, CSV and a plot")
+    command.add_argument("--out", type=path_of, help="folder for the rows as JSON, CSV and a plot")
     add_model(command)
     add_json(command)
 

@@ -20,7 +20,9 @@ from engine.types import (
 )
 from service.cli.common import (
     Chosen,
+    named,
     names,
+    path_of,
     positive_gpus,
     positive_number,
     print_json,
@@ -49,6 +51,7 @@ def _add_job_options(command: argparse.ArgumentParser) -> None:
     bulk.add_argument(
         "--from",
         dest="sources",
+        type=named,
         nargs="+",
         action="extend",
         default=[],
@@ -57,7 +60,7 @@ def _add_job_options(command: argparse.ArgumentParser) -> None:
         "is a text, and each other file (text, Markdown, HTML, PDF)",
     )
     bulk.add_argument(
-        "--out", type=Path, metavar="FILE", help="vectors as .npy, .jsonl or .parquet"
+        "--out", type=path_of, metavar="FILE", help="vectors as .npy, .jsonl or .parquet"
     )
     bulk.add_argument(
         "--format", choices=_FORMATS, default="auto", help="format of the sources (by suffix)"
@@ -84,7 +87,7 @@ def _add_job_options(command: argparse.ArgumentParser) -> None:
         help="number format of the vectors, as on the server; float16 is not for .jsonl",
     )
     bulk.add_argument(
-        "--bad", type=Path, metavar="FILE", help="file for bad rows (default: OUT.bad.jsonl)"
+        "--bad", type=path_of, metavar="FILE", help="file for bad rows (default: OUT.bad.jsonl)"
     )
     bulk.add_argument(
         "--replace", action="store_true", help="overwrite the output, or unfinished work on it"

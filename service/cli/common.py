@@ -117,6 +117,16 @@ def names(value: str) -> list[str]:
     return found
 
 
+def path_of(value: str) -> Path:
+    return Path(named(value))
+
+
+def named(value: str) -> str:
+    if not value:  # as of a variable that is not set; a path would take it for this folder
+        raise argparse.ArgumentTypeError("the name of a file or folder is empty")
+    return value
+
+
 def with_engine(model: str, work: Callable[[AsyncEngine], Awaitable[Result]]) -> Result:
     """Loads one model, runs `work` with its engine, and returns the result."""
     config = load_settings().engine

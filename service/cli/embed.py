@@ -20,6 +20,7 @@ from service.cli.common import (
     add_json,
     add_model,
     numbers,
+    path_of,
     print_json,
     print_table,
     printable,
@@ -200,11 +201,11 @@ def add_plan(commands: Commands) -> None:
     )
     command.add_argument(
         "--record",
-        type=Path,
+        type=path_of,
         metavar="FILE",
         help="plan the update of the document in --file from this record",
     )
-    command.add_argument("--file", type=Path, metavar="FILE", help="with --record: the document")
+    command.add_argument("--file", type=path_of, metavar="FILE", help="with --record: the document")
     add_model(command)
     add_json(command)
 

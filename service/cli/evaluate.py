@@ -18,6 +18,7 @@ from service.cli.common import (
     add_command,
     add_json,
     names,
+    path_of,
     positive_number,
     positive_numbers,
     print_json,
@@ -46,7 +47,7 @@ def add_evaluate(commands: Commands) -> None:
     _add_readings(command)
     command.add_argument(
         "--out",
-        type=Path,
+        type=path_of,
         help="file for the results as JSON, written after each part; with --readings, at the end",
     )
     add_json(command)
@@ -120,7 +121,7 @@ def _add_readings(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--cache",
-        type=Path,
+        type=path_of,
         metavar="FOLDER",
         help="with --readings: store vectors here, so that an interrupted evaluation can continue",
     )

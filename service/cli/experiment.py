@@ -12,6 +12,7 @@ from service.cli.common import (
     add_command,
     add_json,
     names,
+    path_of,
     positive_number,
     print_json,
     print_table,
@@ -44,7 +45,7 @@ def add_experiment(commands: Commands) -> None:
     )
     command.add_argument(
         "--out",
-        type=Path,
+        type=path_of,
         metavar="FOLDER",
         help="folder for settings, trials and result (default: experiments/NAME-BUDGET); an "
         "interrupted experiment continues there, and methods can be added to a finished one",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from service.cli.common import Chosen, Commands, add_command, add_json, print_json
+from service.cli.common import Chosen, Commands, add_command, add_json, path_of, print_json
 from service.environment import load_settings
 
 
@@ -12,7 +10,7 @@ def add_export(commands: Commands) -> None:
     about = "write an LLN+Diag model for transformers and sentence-transformers"
     command = add_command(commands, "export", _export, about)
     command.add_argument("model", help="a name that `lln models` lists, or a folder of `lln adapt`")
-    command.add_argument("--out", type=Path, required=True, help="the new folder")
+    command.add_argument("--out", type=path_of, required=True, help="the new folder")
     add_json(command)
 
 

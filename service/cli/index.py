@@ -19,6 +19,7 @@ from service.cli.common import (
     add_command,
     add_json,
     add_model,
+    path_of,
     positive_number,
     print_json,
     printable,
@@ -60,10 +61,10 @@ def add_watch(commands: Commands) -> None:
 
 
 def _add_place(command: argparse.ArgumentParser) -> None:
-    command.add_argument("folder", type=Path, metavar="FOLDER")
+    command.add_argument("folder", type=path_of, metavar="FOLDER")
     command.add_argument(
         "--index",
-        type=Path,
+        type=path_of,
         metavar="DIR",
         help=f"folder of the index (default: {PLACE} in FOLDER)",
     )
@@ -89,7 +90,7 @@ def add_search(commands: Commands) -> None:
     command.add_argument("query", metavar="QUERY")
     command.add_argument(
         "--index",
-        type=Path,
+        type=path_of,
         metavar="DIR",
         help="an indexed folder, or the folder of its index (default: the nearest index in this "
         "folder or those above it)",

@@ -167,6 +167,25 @@ def test_numbers_that_are_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert "expected whole numbers separated by commas, got 'many'" in told
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["index", ""],
+        ["search", "fox", "--index", ""],
+        ["embed", "--from", "a.csv", "", "--out", "a.npy"],
+        ["adapt", "default", "--out", "a", "--train", ""],
+        ["export", "default", "--out", ""],
+    ],
+)
+def test_an_empty_name_is_not_taken_for_this_folder(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    assert left.value.code == 2
+    assert "the name of a file or folder is empty" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("value", ["year,", ",year", "year, ,isbn", ""])
 def test_names_that_are_none(value: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
