@@ -141,7 +141,8 @@ class AsyncEngine(
         return dict(self._infos)
 
     def resolve(self, name: str | None) -> ModelInfo:
-        return self._infos[self._model(name).name]
+        with self._counting_rejections():
+            return self._infos[self._model(name).name]
 
     def _on_embedded(self, model: EmbeddingModel, texts: Sequence[PreparedText]) -> None:
         self._drift.sample(model, texts)

@@ -87,9 +87,7 @@ class DocumentListCalls(DocumentRuns):
         options: EmbedOptions,
         deadline: Deadline,
     ) -> list[DocumentChunks]:
-        with self._counting_rejections():
-            for document in documents:
-                self._planner.admit(self._chunks_plan(model, document), deadline)
+        self._admit_documents(model, documents, deadline)
         with self._worker.session() as session:
             return await self._run_documents(
                 *(session, model, documents, options, deadline), take=lambda found: found

@@ -21,6 +21,14 @@ class DocumentRuns(ChunkRuns):
     """Runs the documents of a call within its session: once it has begun, none is refused because
     the queue is full or the engine drains."""
 
+    def _admit_documents(
+        self, model: EmbeddingModel, documents: Sequence[PreparedText], deadline: Deadline
+    ) -> None:
+        """Refuses the call before any document runs, and once: each would count its own refusal."""
+        with self._counting_rejections():
+            for document in documents:
+                self._planner.admit(self._chunks_plan(model, document), deadline)
+
     async def _run_documents(
         self,
         session: Session[PreparedText, Vector],
@@ -50,6 +58,9 @@ class DocumentRuns(ChunkRuns):
                 after_s = sum(one.seconds for one in running.values())
                 tasks.append(asyncio.create_task(run(document, after_s)))
                 running[tasks[-1]] = plan
+                await asyncio.sleep(0)  # it is refused, if it is, before another is too
+                if tasks[-1].done():
+                    tasks[-1].result()
             return await asyncio.gather(*tasks)
         finally:
             for task in tasks:

@@ -171,6 +171,8 @@ class RankingCalls(DocumentRuns):
     ) -> tuple[Accounting, list[_Scored]]:
         is_long = [len(text.chunks) > 1 for text in prepared]
         short = [text for text, long in zip(prepared, is_long, strict=True) if not long]
+        long_ones = [text for text, long in zip(prepared, is_long, strict=True) if long]
+        self._admit_documents(asked.model, long_ones, asked.deadline)
         results = await self._run_all(session, [question, *map(_as_a_whole, short)], asked)
         ready = iter(results[1:])
         wanted = _unit(results[0][1].value)[0]
@@ -186,7 +188,6 @@ class RankingCalls(DocumentRuns):
                 float(_unit(timed[1].value)[0] @ wanted), Span(0, len(text)), accounting(*timed)
             )
 
-        long_ones = [text for text, long in zip(prepared, is_long, strict=True) if long]
         of_long = iter(
             await self._run_documents(
                 *(session, asked.model, long_ones, asked.for_texts, asked.deadline), score_long

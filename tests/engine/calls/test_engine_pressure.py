@@ -13,13 +13,15 @@ from engine.config import EngineConfig
 from engine.errors import (
     DeadlineExceeded,
     EngineUnavailable,
+    InsufficientMemory,
     InvalidInput,
+    ModelNotFound,
     QueueFull,
 )
 from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.deadline import Deadline
 from engine.scheduling.observer import EngineObserver
-from engine.types import EmbedOptions
+from engine.types import ChunkPlan, EmbedOptions
 from tests.engine.serving import serve
 
 
@@ -60,6 +62,54 @@ def test_refusals_are_counted_once(shipped_models: dict[str, EmbeddingModel]) ->
         "invalid_token_id",
         "deadline_exceeded",
     ]
+
+
+def test_a_call_of_several_documents_is_refused_once(
+    shipped_models: dict[str, EmbeddingModel], long_text: str
+) -> None:
+    config, tally = EngineConfig(device="cpu", max_sweep_bytes=1 << 20), Tally()
+
+    async def work(engine: AsyncEngine) -> None:
+        texts = [long_text[start : start + 6_000] for start in range(4)]
+        for call in (
+            engine.rank("a query", ["short", *texts]),
+            engine.embed_chunks_of(texts, chunks=ChunkPlan(tokens=200)),
+        ):
+            with pytest.raises(InsufficientMemory):
+                await call
+
+    serve(shipped_models.values(), work, config=config, observer=tally)
+    assert tally.rejections == ["insufficient_memory"] * 2
+    assert tally.num_accepted == len(shipped_models), "only each model's first text"
+
+
+def test_documents_that_are_refused_as_they_begin_count_once(
+    shipped_models: dict[str, EmbeddingModel], long_text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when their deadline is missed only then: here nothing is checked before."""
+    monkeypatch.setattr(AsyncEngine, "_admit_documents", lambda *_: None)
+    config, tally = EngineConfig(device="cpu", max_sweep_bytes=1 << 20), Tally()
+
+    async def work(engine: AsyncEngine) -> None:
+        texts = [long_text[start : start + 6_000] for start in range(4)]
+        with pytest.raises(InsufficientMemory):
+            await engine.embed_chunks_of(texts, chunks=ChunkPlan(tokens=200))
+
+    serve(shipped_models.values(), work, config=config, observer=tally)
+    assert tally.rejections == ["insufficient_memory"]
+
+
+def test_an_unknown_model_is_counted_where_the_service_asks_for_its_name(
+    shipped_models: dict[str, EmbeddingModel],
+) -> None:
+    tally = Tally()
+
+    async def work(engine: AsyncEngine) -> None:
+        with pytest.raises(ModelNotFound):
+            engine.resolve("other")
+
+    serve(shipped_models.values(), work, observer=tally)
+    assert tally.rejections == ["model_not_found"]
 
 
 def test_a_full_queue_refuses_and_says_when_to_come_back(
