@@ -58,10 +58,8 @@ def locate(model: str, *, caches: Caches | None = None) -> CheckpointLocation:
     """The first source that has this model: folder, carrier package, cache, hub."""
     caches = caches or Caches()
     published = find_published(model)
-    is_alias = published is not None and model in published.other_names
     folder = _as_folder(model)
-    # "default" is never a folder in the working directory; "./default" is.
-    if not is_alias and (_is_model_folder(folder) or (_is_path(model) and folder.is_dir())):
+    if _names_a_folder(model):
         return CheckpointLocation(folder=folder, source="folder", name=model)
     name = published.name if published else model
     if _is_path(model) or not _HUB_NAME.fullmatch(name):
@@ -69,6 +67,20 @@ def locate(model: str, *, caches: Caches | None = None) -> CheckpointLocation:
     if published and (carried := _unpacked_carrier(published, caches)):
         return _published_location(carried, "package", published)
     return _locate_on_hub(model, name, published, caches)
+
+
+def lasting_name(model: str) -> str:
+    """The model's name wherever a process works: that of a folder is its absolute path."""
+    return str(_as_folder(model).resolve()) if _names_a_folder(model) else model
+
+
+def _names_a_folder(model: str) -> bool:
+    """ "default" is never a folder in the working directory; "./default" is."""
+    published = find_published(model)
+    if published is not None and model in published.other_names:
+        return False
+    folder = _as_folder(model)
+    return _is_model_folder(folder) or (_is_path(model) and folder.is_dir())
 
 
 def list_models(*, caches: Caches | None = None) -> list[AvailableModel]:

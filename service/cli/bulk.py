@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Awaitable, Callable, Container
-from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from engine.errors import InvalidInput
@@ -199,6 +198,7 @@ def _cluster(chosen: Chosen) -> ClusterOptions | None:
 
 
 def _job(chosen: Chosen) -> BulkJob:
+    from engine.checkpoint.locate import lasting_name
     from service.bulk.fields import Fields
     from service.bulk.job import BulkJob, own_files
     from service.bulk.output import check_output
@@ -217,7 +217,7 @@ def _job(chosen: Chosen) -> BulkJob:
         keep=tuple(chosen.keep),
     )
     how = RowOptions(
-        model=str(Path(chosen.model).resolve()) if Path(chosen.model).is_dir() else chosen.model,
+        model=lasting_name(chosen.model),
         options=EmbedOptions(dimensions=chosen.dimensions, truncate=chosen.truncate),
         chunking=_chunking(chosen),
         text_field=chosen.text_field,

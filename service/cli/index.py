@@ -117,6 +117,7 @@ def _watch(chosen: Chosen) -> None:
 
 def _write(chosen: Chosen, work: Callable[[Chosen, IndexWriter], Awaitable[None]]) -> None:
     """Opens the index as its only writer."""
+    from engine.checkpoint.locate import lasting_name
     from engine.platform.locks import writers_lock
     from service.index.open import has_records, open_to_write
     from service.index.update import IndexWriter, recipe_for
@@ -126,15 +127,16 @@ def _write(chosen: Chosen, work: Callable[[Chosen, IndexWriter], Awaitable[None]
         raise InvalidInput(f"{chosen.folder} is not a folder", param="folder")
     place = (chosen.index or folder / PLACE).resolve()
     place.mkdir(parents=True, exist_ok=True)
+    model = lasting_name(chosen.model)  # it is searched from other folders
 
     async def write(engine: AsyncEngine) -> None:
         records = has_records(place) if chosen.records is None else chosen.records
-        recipe = recipe_for(folder, engine, chosen.model, records=records)
+        recipe = recipe_for(folder, engine, model, records=records)
         with open_to_write(place, recipe, rebuild=chosen.rebuild) as store:
             await work(chosen, IndexWriter(store, folder, engine, chosen.max_staleness))
 
     with writers_lock(place / "lock", f"the index in {place}"):
-        with_engine(chosen.model, write)
+        with_engine(model, write)
 
 
 async def _update(chosen: Chosen, writer: IndexWriter) -> None:

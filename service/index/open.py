@@ -71,10 +71,14 @@ def _check_recipe(made: Recipe, wanted: Recipe, place: Path) -> None:
         )
 
 
-def check_model(recipe: Recipe, engine: AsyncEngine) -> None:
-    """Raises if the engine's model would give other vectors than those of the index."""
+def check_model(recipe: Recipe, engine: AsyncEngine) -> str:
+    """The engine's name of the index's model. Raises if it would give other vectors than those of
+    the index."""
+    from engine.checkpoint.locate import lasting_name
+
+    named = (name for name in engine.models if lasting_name(name) == recipe.model)
     try:
-        info = engine.resolve(recipe.model)
+        info = engine.resolve(next(named, recipe.model))
     except ModelNotFound:
         served = ", ".join(engine.models)
         raise IndexMismatch(
@@ -96,3 +100,4 @@ def check_model(recipe: Recipe, engine: AsyncEngine) -> None:
             recipe.dtype,
             info.dtype,
         )
+    return info.name

@@ -73,7 +73,7 @@ class IndexSearch:
         vector, tokens = None, 0
         async with Deadline(timeout_s).over():
             if ways != "words":
-                model = await self._run(lambda opened: opened.store.recipe.model)
+                model = await self._run(lambda opened: opened.model)
                 (found,) = await self._engine.embed([query], model=model, timeout_s=timeout_s)
                 vector, tokens = found.vector, found.accounting.tokens_embedded
             hits = await self._run(
@@ -126,7 +126,7 @@ class _Opened:
     def __init__(self, place: Path, engine: AsyncEngine) -> None:
         self.store = IndexStore.open(place)
         try:
-            check_model(self.store.recipe, engine)
+            self.model = check_model(self.store.recipe, engine)
         except BaseException:
             self.store.close()
             raise
@@ -154,4 +154,4 @@ def _without_place(error: StorageFailure, place: Path) -> LLNError:
 
 def _facts(opened: _Opened) -> IndexFacts:
     recipe = opened.store.recipe
-    return IndexFacts(Path(recipe.folder).name, recipe.model, opened.store.totals())
+    return IndexFacts(Path(recipe.folder).name, opened.model, opened.store.totals())

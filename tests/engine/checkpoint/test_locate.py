@@ -19,7 +19,7 @@ from huggingface_hub import constants
 
 from engine.checkpoint import registry
 from engine.checkpoint.folder import Checkpoint, read_checkpoint
-from engine.checkpoint.locate import Caches, list_models, locate
+from engine.checkpoint.locate import Caches, lasting_name, list_models, locate
 from engine.checkpoint.registry import PUBLISHED_MODELS, Carrier, PublishedModel
 from engine.errors import CheckpointError
 
@@ -133,6 +133,8 @@ def test_a_folder_comes_before_the_package(
     assert locate(MINILM, caches=caches).source == "folder"
     assert locate("./default", caches=caches).source == "folder"
     assert locate("default", caches=caches).folder == minilm_folder
+    lasting = [lasting_name(name) for name in (MINILM, "./default", "default", "a/b")]
+    assert lasting == [str(tmp_path / MINILM), str(tmp_path / "default"), "default", "a/b"]
 
 
 def test_a_folder_without_a_model_says_what_is_missing(tmp_path: Path, caches: Caches) -> None:

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from engine.async_engine import AsyncEngine
+from engine.model.embedding_model import load_model
 from engine.platform.locks import AlreadyRunning, writers_lock
 from service.errors import StorageFailure
 from service.index.errors import IndexMismatch
-from service.index.open import open_to_write
+from service.index.open import check_model, open_to_write
 from service.index.rows import IndexedFile
 from service.index.schema import Recipe
 from service.index.store import DATABASE, IndexStore
@@ -43,6 +45,20 @@ def test_an_index_moves_with_its_folder(folder: Path, model: str, run: Run, tmp_
     assert run("index", copy, "--model", model)[0]["unchanged"] == 3
     elsewhere = ("--index", moved / ".lln", "--model", model)
     assert f"was made with folder {moved}, not {copy}" in run("index", copy, *elsewhere)
+
+
+def test_an_index_by_a_model_in_this_folder_is_searched_from_others(
+    folder: Path, model: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(model, folder.parent / "model")
+    monkeypatch.chdir(folder.parent)
+    run("index", folder, "--model", "./model")
+    with IndexStore.open(folder / ".lln") as store:
+        engine = AsyncEngine([load_model("./model")])  # a server that was started here
+        assert check_model(store.recipe, engine) == "./model"
+    monkeypatch.chdir(folder)
+    assert run("search", "fox")[0]["file"] == "fox.md"
+    assert run("index", folder, "--model", "../model")[0]["unchanged"] == 3
 
 
 def test_two_writers_are_refused(folder: Path, model: str, run: Run) -> None:
