@@ -8,6 +8,11 @@ After `stationary` was mended, for faults in texts of the first run, it was read
 python -m benchmarks.calibration --skip 200 --only stationary \
     --out benchmarks/results/calibration-again.jsonl
 
+`head_kind` came later, and was read on others again:
+
+python -m benchmarks.calibration --skip 600 --only head_kind \
+    --out benchmarks/results/calibration-kinds.jsonl
+
 Each text and attention is one line of the file of raw results. A run that ends early, at the end of
 its budget or otherwise, continues where it stopped.
 """

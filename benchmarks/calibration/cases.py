@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from engine.analysis.layer_capture import capture_layers, head_view
+from engine.analysis.token_kinds import token_kinds
 from engine.checkpoint.registry import DEFAULT_MODEL
 from engine.config import EngineConfig
 from engine.diagnostics import HeadView
@@ -73,7 +74,9 @@ class Readers:
         suffix = encoded.ids[len(encoded.ids) - encoded.num_suffix :]
         ids = PreparedText.whole(np.concatenate([encoded.ids[:ends_at], suffix]))
         layers = islice(capture_layers(model, ids), text.layer + 1)
+        kinds = token_kinds(model.tokenizer, ids.ids)
         view = [head_view(model, finish(layer)) for layer in layers][-1]
+        view = replace(view, token_kinds=kinds)
         if attention == "lln_diag" and view.attention != attention:  # one block: LLN has no share
             view = replace(view, attention="lln_diag", block_size=SHORT_BLOCK)
         return view

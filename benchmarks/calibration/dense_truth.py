@@ -21,6 +21,7 @@ from torch import Tensor
 
 from engine.diagnostics import HeadView
 from engine.diagnostics.fisher import leading_eigenvalues
+from engine.diagnostics.head_kind import DELIMITER, LOCAL_TOKENS, SPECIAL
 
 Floats: TypeAlias = NDArray[np.float64]
 Quantities: TypeAlias = Mapping[str, Floats]
@@ -247,6 +248,28 @@ class DenseTruth:
             "output_error": _floats((apart / (softmax @ v).square().sum((1, 2))).sqrt()),
             "by_part": _floats(torch.stack([kl[:, a:b].mean(1) for a, b in spans], dim=1)),
         }
+
+    def head_kind(self) -> Quantities:
+        """What each key has beyond even attention, by the first kind that fits it."""
+        assert self.view.token_kinds is not None
+        count, tokens = self.view.num_tokens, self.view.token_kinds
+        apart = torch.arange(count) - torch.arange(count).unsqueeze(1)
+        fits = {
+            "sinks": (tokens == SPECIAL).expand(count, -1),
+            "previous": apart == -1,
+            "next": apart == 1,
+            "self": apart == 0,
+            "delimiters": (tokens == DELIMITER).expand(count, -1),
+            "local": apart.abs() <= LOCAL_TOKENS,
+            "content": torch.ones(count, count, dtype=torch.bool),
+        }
+        shares = {"diffuse": self.p.clamp_max(1 / count).sum(-1).mean(1)}
+        left = (self.p - 1 / count).clamp_min(0.0)
+        for kind, mask in fits.items():
+            shares[kind] = (left * mask).sum(-1).mean(1)
+            left = left.masked_fill(mask, 0.0)
+        largest = torch.stack(list(shares.values())).amax(0)
+        return {VALUE: _floats(largest)} | {name: _floats(one) for name, one in shares.items()}
 
     def of(self, instrument: str) -> Quantities:
         """What this instrument should answer; nothing of an instrument that states no errors."""

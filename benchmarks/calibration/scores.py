@@ -110,6 +110,7 @@ _ROW_INSTRUMENTS = (
     "attention_fisher",
     "weight_fisher",
     "softmax_divergence",
+    "head_kind",
 )
 
 

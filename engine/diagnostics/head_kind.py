@@ -33,7 +33,7 @@ from engine.diagnostics.instrument import Instrument
 from engine.diagnostics.quantiles import quantiles_over_rows
 from engine.diagnostics.readings import Quantity, Reading, error_floats, floats
 from engine.diagnostics.rows import row_tiles
-from engine.diagnostics.sampling import choose_rows, mean_of
+from engine.diagnostics.sampling import Estimate, choose_rows, mean_of
 from engine.steps import Steps
 
 KINDS: Final = ("diffuse", "sinks", "previous", "next", "self", "delimiters", "local", "content")
@@ -42,6 +42,10 @@ MIXED: Final = "mixed"
 LOCAL_TOKENS = 8
 NAMED_SHARE = 1 / 3
 """At most three of a row's shares can be as large."""
+
+RARE_DISTANCE = 0.2
+"""How far a row that was not read may be from the mean of a sample whose rows are alike. With half
+of it or twice, errors hold about as often."""
 
 WORD, SPECIAL, DELIMITER = 0, 1, 2
 """What a token is, in the view's `token_kinds`."""
@@ -53,7 +57,7 @@ def measure_head_kind(heads: HeadGroup) -> Steps[Reading]:
     count = heads.effort.num_rows(heads.num_tokens)
     rows = choose_rows(heads.view, count, heads.effort.seed)
     shares = yield from _shares(heads, rows)
-    means = [mean_of(share, heads.num_tokens, limits=(0.0, 1.0)) for share in shares]
+    means = [_mean_share(share, heads.num_tokens) for share in shares]
     values = torch.stack([mean.values for mean in means])  # [kinds, H]
     largest = values.max(0)
     every_head = torch.arange(heads.num_heads, device=rows.device)
@@ -79,6 +83,17 @@ def measure_head_kind(heads: HeadGroup) -> Steps[Reading]:
             for share, index in zip(*(part.tolist() for part in largest), strict=True)
         ),
     )
+
+
+def _mean_share(per_row: Tensor, population: int) -> Estimate:
+    """The mean over all rows. A few rows may be unlike all others, and a sample without them would
+    state an error of nearly 0. So the error also covers what one such row would change."""
+    found = mean_of(per_row, population, limits=(0.0, 1.0))
+    if found.error is None:
+        return found
+    count = per_row.shape[1]
+    missed = torch.full_like(found.error, RARE_DISTANCE / count * (1 - count / population) ** 0.5)
+    return Estimate(found.values, torch.hypot(found.error, missed))
 
 
 def _shares(heads: HeadGroup, rows: Tensor) -> Steps[Tensor]:

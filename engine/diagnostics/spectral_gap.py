@@ -32,7 +32,7 @@ from engine.diagnostics.head_group import HeadGroup
 from engine.diagnostics.instrument import Instrument
 from engine.diagnostics.linear_algebra import eigenvalues
 from engine.diagnostics.parallel import run_aside
-from engine.diagnostics.readings import Quantity, Reading, floats
+from engine.diagnostics.readings import Quantity, Reading, error_floats, floats
 from engine.diagnostics.second_eigenvalue import second_eigenvalues
 from engine.steps import Steps
 
@@ -67,7 +67,7 @@ def measure_spectral_gap(heads: HeadGroup) -> Steps[Reading]:
         method=f"block Arnoldi{near_one}; error: residual x condition number",
         unit=SPECTRAL_GAP.unit,
         cost="passes N^2" if is_dense or heads.blocks is None else "N b (b + passes)",
-        beside={"second_phase": _phase(found.values)},
+        beside={"second_phase": _phase(found.values, found.errors)},
     )
 
 
@@ -149,9 +149,17 @@ def _exactly(spectrum: Tensor, method: str, cost: str) -> Reading:
     )
 
 
-def _phase(second: Tensor) -> Quantity:
-    """The phase of an eigenvalue or its conjugate: in [0, pi]."""
-    return Quantity(values=floats(torch.angle(second).abs()), unit="radians")
+def _phase(second: Tensor, errors: Tensor | None = None) -> Quantity:
+    """The phase of an eigenvalue or its conjugate: in [0, pi]. Its error is the angle at which a
+    disc around the eigenvalue is seen from 0, with the eigenvalue's error for its radius. Where
+    that is as large as the gap, another eigenvalue may be the second one, and its phase any."""
+    error = None
+    if errors is not None:
+        moduli = second.abs()
+        is_found = (errors < moduli) & (errors < 1 - moduli)
+        error = torch.where(is_found, (errors / moduli).clamp_max(1.0).asin(), torch.pi)
+    phase = torch.angle(second).abs()
+    return Quantity(values=floats(phase), unit="radians", error=error_floats(error))
 
 
 SPECTRAL_GAP = Instrument(

@@ -27,7 +27,10 @@ from engine.model.embedding_model import EmbeddingModel, load_models
 from engine.types import Attention
 from tests.engine.dense import KINDS, dense, make_view
 
-ROW_INSTRUMENTS = ("entropy", "lognormality", "similarity", "attention_fisher", "weight_fisher")
+ROW_INSTRUMENTS = (
+    *("entropy", "lognormality", "similarity", "attention_fisher", "weight_fisher"),
+    "head_kind",
+)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -72,6 +72,18 @@ def test_an_eigenvalue_of_any_phase_is_found(kind: Attention) -> None:
         assert (phases > 0.01).all()
 
 
+@pytest.mark.parametrize("kind", ["softmax", "lln_diag"])
+def test_phases_that_are_iterated_lie_within_their_errors(kind: Attention) -> None:
+    view = make_view(kind, 333, sinks=(1, 2), scale=1.5)
+    phases = read(view, "spectral_gap", Effort(max_eigenvalue_tokens=1)).beside["second_phase"]
+    values = torch.linalg.eigvals(dense(view))
+    second = values.gather(1, values.abs().argsort(dim=1, descending=True)[:, 1:2]).squeeze(1)
+    assert phases.error is not None
+    assert (phases.error < np.pi).all()
+    assert (abs(phases.values - second.angle().abs().numpy()) <= phases.error + 1e-9).all()
+    assert read(view, "spectral_gap").beside["second_phase"].error is None
+
+
 def test_a_larger_eigenvalue_far_from_one_is_told() -> None:
     """Of blocks that attend to the token before, where the matrix is not kept: the search near 1
     finds a smaller one."""
@@ -86,6 +98,14 @@ def test_a_larger_eigenvalue_far_from_one_is_told() -> None:
     assert reading.error is not None
     assert (abs(reading.values - truth) <= reading.error + 1e-9).all()
     assert (reading.error <= reading.values + 1e-9).all()  # never outside [0, 2 x the gap]
+    short_of_room = Effort(max_matrix_tokens=1, max_basis=16)
+    unknown = read(view, "spectral_gap", short_of_room)
+    assert unknown.error is not None
+    is_unknown = unknown.error >= unknown.values - 1e-9
+    phase_error = unknown.beside["second_phase"].error
+    assert is_unknown.any()
+    assert phase_error is not None
+    assert (phase_error[is_unknown] == np.pi).all()
 
 
 def test_small_gaps_have_smaller_errors() -> None:
