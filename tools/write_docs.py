@@ -62,6 +62,10 @@ def calibration_again_table() -> str:
     return _calibrated(scores.read_raw(RESULTS / "calibration-again.jsonl"))
 
 
+def calibration_kinds_table() -> str:
+    return _calibrated(scores.read_raw(RESULTS / "calibration-kinds.jsonl"))
+
+
 def _calibrated(raw: list[dict[str, Any]]) -> str:
     inexact = table(scores.HEAD, scores.table_rows(raw))
     exact = table(scores.EXACT_HEAD, scores.exact_rows(raw))
@@ -136,6 +140,7 @@ PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
     ROOT / "docs" / "instruments.md": {
         "calibration": calibration_table,
         "calibration-again": calibration_again_table,
+        "calibration-kinds": calibration_kinds_table,
     },
     ROOT / "docs" / "operations.md": {"settings": settings_table, "metrics": metrics_table},
     ROOT / "docs" / "search.md": {"bulk": bulk_table},

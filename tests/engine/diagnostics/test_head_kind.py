@@ -22,6 +22,7 @@ from engine.diagnostics.head_kind import (
     SPECIAL,
     WORD,
 )
+from engine.diagnostics.sampling import choose_rows
 from engine.execution.documents import prepare_document
 from engine.model.embedding_model import EmbeddingModel
 from engine.steps import finish
@@ -80,6 +81,23 @@ def test_a_head_of_many_kinds_is_mixed() -> None:
     found = read(head_with(wanted, made_up_kinds()), NAME)
     assert found.labels == (MIXED,)
     assert found.values[0] < NAMED_SHARE
+
+
+def test_rows_that_a_sample_missed_are_within_its_error() -> None:
+    """All rows attend to the token before, but for one that no sample here reads."""
+    offset = torch.arange(LENGTH) - torch.arange(LENGTH).unsqueeze(1)
+    wanted, words = offset == -1, torch.full((LENGTH,), WORD)
+    effort = Effort(mode="sampled", sampled_rows=20)
+    read_rows = choose_rows(head_with(wanted, words), effort.sampled_rows, effort.seed)
+    odd = next(row for row in range(20, LENGTH) if row not in read_rows)
+    wanted[odd] = offset[odd] == 0
+    view = head_with(wanted, words)
+    sampled, whole = read(view, NAME, effort), read(view, NAME)
+    for kind in ("previous", "self"):
+        found, truth = sampled.beside[kind], whole.beside[kind].values
+        assert found.error is not None
+        assert truth != pytest.approx(found.values, abs=0.01)
+        assert (abs(found.values - truth) <= 3 * found.error).all()
 
 
 @pytest.mark.parametrize("name", ["default", "published"])
