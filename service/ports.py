@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 
+from service.addresses import in_url
 from service.errors import PortInUse
 
 
@@ -20,5 +21,5 @@ def bind_port(host: str, port: int) -> socket.socket:
         listener.listen()
     except OSError as error:
         listener.close()
-        raise PortInUse(f"cannot listen on {host}:{port}: {error.strerror}") from error
+        raise PortInUse(f"cannot listen on {in_url(host)}:{port}: {error.strerror}") from error
     return listener

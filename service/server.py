@@ -20,7 +20,7 @@ from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from engine.model.embedding_model import EmbeddingModel
 from engine.platform.process import freeze_loaded_objects
 from engine.ranks.launcher import RankLauncher
-from service.addresses import Target, own_address
+from service.addresses import Target, in_url, own_address
 from service.app import create_app, engine_of
 from service.deadlines import Draining
 from service.http.connection import MAX_HEAD_BYTES, Connection
@@ -93,8 +93,8 @@ async def _run(app: FastAPI, server: _Server, listener: socket.socket, settings:
         freeze_loaded_objects()
         scheme = "http" if settings.tls is None else "https"
         fields = {
-            "http": f"{scheme}://{host}:{port}",
-            "grpc": f"{settings.grpc_host}:{settings.grpc_port}",
+            "http": f"{scheme}://{in_url(host)}:{port}",
+            "grpc": app.state.grpc_address,
             "models": list(app.state.engine.models),
         }
         log.info("serving", extra={"fields": fields})
@@ -128,7 +128,11 @@ class _Server(uvicorn.Server):
         self._notice_s = notice_s
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self.force_exit = self.should_exit  # the second signal
+        if self.should_exit and not self.force_exit:  # the second signal
+            self.force_exit = True
+            self._draining.cut_short()
+            # What waits already is not waited for.
+            asyncio.get_running_loop().call_later(2 * _LAST_ANSWERS_S, _exit)
         self.should_exit = True
 
     async def main_loop(self) -> None:
@@ -167,5 +171,9 @@ def _exit_if_still_computing(draining: Draining) -> None:
     thread is inside torch. It would also wait for a text that is still being tokenised.
     """
     if not draining.left_s or any(thread.daemon for thread in threading.enumerate()):
-        logging.shutdown()
-        os._exit(0)
+        _exit()
+
+
+def _exit() -> None:
+    logging.shutdown()
+    os._exit(0)

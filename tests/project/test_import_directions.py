@@ -107,7 +107,7 @@ ALLOWED = {
     "service.security": {"service.errors"},
     "service.edits": set[str](),
     "service.plans": set[str](),
-    "service.ports": {"service.errors"},
+    "service.ports": {"service.addresses", "service.errors"},
     "service.fairness": {"service.errors"},
     "service.body_budget": {"service.errors", "service.fairness"},
     "service.claims": {"service.errors"},

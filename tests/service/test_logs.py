@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import grpc
 import httpx
 import pytest
+from grpc_health.v1 import health_pb2
 
 from service.grpc.handlers import _address_of
 from service.logs import JsonFormatter, TextFormatter, current_request_id, request_id_from
@@ -21,7 +23,14 @@ from service.pb.lln.v1 import (
     models_pb2,
 )
 from service.pb.tei.v1 import tei_pb2
-from tests.service.stubs import diagnostics_stub, embeddings_stub, models_stub, tei_stub
+from tests.service.stubs import (
+    MODEL,
+    diagnostics_stub,
+    embeddings_stub,
+    health_stub,
+    models_stub,
+    tei_stub,
+)
 
 
 @pytest.fixture
@@ -107,6 +116,16 @@ def logged(line: dict[str, Any]) -> tuple[Any, ...]:
 def test_http(server: Any, http: httpx.Client) -> None:
     http.post("/v1/embeddings", json={"input": [TEXT, TEXT]}, headers={"x-request-id": "log-http"})
     assert logged(line_of(server, "log-http")) == ("ok", "default", 2 * TOKENS, "127.0.0.1")
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")
+def test_the_addresses_that_a_server_tells_can_be_connected_to(start_server: Any) -> None:
+    server = start_server(LLN_MODELS=MODEL, LLN_HTTP_HOST="::", LLN_GRPC_PORT="0")
+    lines = map(json.loads, server.log().splitlines())
+    told = next(line for line in lines if line["event"] == "serving")
+    assert httpx.get(f"{told['http']}/health/live").status_code == 200
+    with grpc.insecure_channel(told["grpc"]) as channel:
+        assert health_stub(channel).Check(health_pb2.HealthCheckRequest()).status
 
 
 def test_an_update_counts_what_was_read(server: Any, http: httpx.Client) -> None:

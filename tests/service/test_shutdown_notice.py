@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
 import httpx
+import pytest
 from grpc_health.v1 import health_pb2
 
 from service.pb.lln.v1 import embeddings_pb2 as pb
@@ -49,3 +52,22 @@ def test_the_notice_ends_by_itself(start_server: Any) -> None:
         wait_for(lambda: '"event":"draining"' in server.log(), "the drain")
     assert server.process.wait(60) == 0
     assert "Traceback" not in server.log()
+
+
+def test_a_second_signal_ends_the_server_without_waiting(start_server: Any) -> None:
+    server = start_server(LLN_MODELS="default", LLN_ENGINE__DRAIN_TIMEOUT_S="600")
+    text = "word " * 200_000
+    with grpc.insecure_channel(server.grpc_address) as channel, ThreadPoolExecutor(1) as pool:
+        url = f"{server.http_url}/v1/embeddings"
+        posted = pool.submit(httpx.post, url, json={"input": text}, timeout=60)
+        request = pb.EmbedRequest(input=[pb.Input(text=text)])
+        called = embeddings_stub(channel).Embed.future(request)
+        wait_for(lambda: metric(server.http_url, "lln_request_tokens_sum") > 400_000, "both texts")
+        server.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: '"event":"draining"' in server.log(), "the drain")
+        time.sleep(0.5)  # all parts wait for the texts
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(10) == 0
+        assert called.code() == grpc.StatusCode.UNAVAILABLE
+        with pytest.raises(httpx.TransportError):
+            posted.result()
