@@ -23,7 +23,7 @@ from engine.ranks.launcher import RankLauncher
 from service.addresses import Target, in_url, own_address
 from service.app import create_app, engine_of
 from service.deadlines import Draining
-from service.http.connection import MAX_HEAD_BYTES, Connection
+from service.http.connection import Connection
 from service.metrics import Metrics
 from service.settings import Settings
 from service.tracing import tracing_of
@@ -60,7 +60,6 @@ def serve(
         app,
         http=_connection(settings),
         ws="none",
-        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         lifespan="off",  # run in _run, where its errors keep their types
         log_config=None,
         access_log=False,

@@ -6,7 +6,7 @@ import asyncio
 import resource
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import orjson
@@ -71,7 +71,11 @@ def line(custom_id: str, body: Any) -> bytes:
 
 def bytes_in(store: BatchStore) -> int:
     """Of all contents on the disk, also of uploads that still arrive."""
-    return sum(path.stat().st_size for path in store.path("x").parent.iterdir())
+    num_bytes = 0
+    for path in store.path("x").parent.iterdir():
+        with suppress(FileNotFoundError):  # of an upload that was refused meanwhile
+            num_bytes += path.stat().st_size
+    return num_bytes
 
 
 def requests(number: int) -> bytes:

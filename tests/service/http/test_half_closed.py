@@ -12,10 +12,8 @@ from http.client import HTTPResponse
 from typing import Any
 from urllib.parse import urlsplit
 
-import h11
 import pytest
 
-from service.http.connection import Parser
 from tests.service.outside import metric, wait_for
 
 LONG = "A long text keeps the device busy for a while. " * 6_000
@@ -83,23 +81,6 @@ def test_a_caller_of_http_1_0_that_sends_no_more_is_answered(connection: socket.
         content = json.loads(answer.read())
     assert (answer.version, answer.status, content["object"]) == (11, 200, "list")
     assert connection.recv(1) == b""
-
-
-@pytest.mark.parametrize("num_asked", [0, 1, 3, 12])
-def test_what_was_sent_ahead_is_where_an_answer_begins(num_asked: int) -> None:
-    """A caller is asked once more after 5 seconds, then after 10, and so on."""
-
-    def answer(num_asked: int) -> bytes:
-        parser = Parser()
-        parser.receive_data(b"GET / HTTP/1.0\r\n\r\n")
-        assert isinstance(parser.next_event(), h11.Request)
-        ahead = b"".join(parser.send_ahead() for _ in range(num_asked))
-        assert len(ahead) == min(num_asked, len(b"HTTP/1.1 "))
-        head = parser.send(h11.Response(status_code=200, headers=[("content-length", "2")]))
-        return ahead + (head or b"") + (parser.send(h11.Data(b"ok")) or b"")
-
-    assert answer(num_asked) == answer(0)
-    assert answer(0).startswith(b"HTTP/1.1 200 ")
 
 
 def test_a_request_that_is_not_whole_is_not_answered(connection: socket.socket) -> None:

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from service.http.connection import MAX_HEAD_BYTES
+from service.http.request_reader import MAX_HEAD_BYTES
 from tests.service.http.hostile_requests import (
     BODY,
     BROKEN_CHUNKS,

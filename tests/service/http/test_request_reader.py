@@ -1,0 +1,126 @@
+"""Requests are read one at a time, in whatever pieces they arrive."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.http.request_reader import MAX_HEAD_BYTES, Head, NotHttp, RequestReader
+from tests.service.http.hostile_requests import (
+    BODY,
+    BROKEN_CHUNKS,
+    BROKEN_HEADS,
+    CHUNKED,
+    CHUNKS,
+    GET,
+    LAST,
+    LENGTHS,
+    OFFER,
+    WELL_FORMED,
+    chunked,
+    post,
+)
+
+
+class Request(NamedTuple):
+    head: Head
+    body: bytes
+
+
+def read(*pieces: bytes) -> list[Request]:
+    """The requests that have arrived whole. Raises NotHttp."""
+    reader, head, body, found = RequestReader(), None, b"", []
+    for piece in pieces:
+        reader.receive(piece)
+        while True:
+            if head is None:
+                head, body = reader.read_head(), b""
+            if head is None:
+                break
+            if reader.is_within_body:
+                body += reader.read_body()
+            if reader.is_within_body:
+                break
+            found.append(Request(head, body))
+            head = None
+    return found
+
+
+@pytest.mark.parametrize("request_", [*WELL_FORMED.values(), GET], ids=[*WELL_FORMED, "GET"])
+@given(cuts=st.lists(st.floats(0, 1), max_size=8))
+def test_pieces_make_no_difference(request_: bytes, cuts: list[float]) -> None:
+    content = request_ + CHUNK_OF_ENDS + request_ + LAST
+    places = [0, *sorted(int(cut * len(content)) for cut in cuts), len(content)]
+    assert read(*(content[start:end] for start, end in pairwise(places))) == read(content)
+    assert len(read(content)) == 4
+
+
+def test_one_byte_at_a_time() -> None:
+    content = b"".join(WELL_FORMED.values()) + CHUNK_OF_ENDS
+    assert read(*(content[at : at + 1] for at in range(len(content)))) == read(content)
+
+
+CHUNK_OF_ENDS = chunked(b"9\r\n\r\n\r\n\r\n\r\na\r\n4\r\n\r\n\r\n\r\n0\r\nA: b\r\n\r\n")
+"""Ends of heads as its body."""
+
+
+def test_a_body_that_looks_like_ends() -> None:
+    [(_, body), _] = read(CHUNK_OF_ENDS + GET)
+    assert body == b"\r\n\r\n\r\n\r\na" + b"\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [*LENGTHS.values(), *map(chunked, BROKEN_CHUNKS.values()), *BROKEN_HEADS.values()],
+    ids=[*LENGTHS, *BROKEN_CHUNKS, *BROKEN_HEADS],
+)
+def test_what_is_refused_is_refused_in_any_pieces(request_: bytes) -> None:
+    content = request_ + GET
+    with pytest.raises(NotHttp):
+        read(*(content[at : at + 1] for at in range(len(content))))
+
+
+def test_what_follows_the_last_request_is_not_kept() -> None:
+    reader = RequestReader()
+    reader.receive(LAST)
+    head = reader.read_head()
+    assert head is not None
+    assert not head.keep_alive
+    reader.receive(GET)
+    assert not reader.has_unread
+
+
+def test_a_request_stays_behind_the_one_before_it() -> None:
+    reader = RequestReader()
+    reader.receive(post(CHUNKED, body=CHUNKS) + GET)
+    assert reader.read_head() is not None
+    assert reader.read_body() == BODY
+    head = reader.read_head()
+    assert head is not None
+    assert (head.method, head.path) == ("GET", b"/health/live")
+
+
+def test_an_offer_of_another_protocol_is_no_header() -> None:
+    [(head, body)] = read(post(OFFER + b"Content-Length: 2", body=b"ab"))
+    assert body == b"ab"
+    assert b"upgrade" not in dict(head.headers)
+
+
+@pytest.mark.parametrize("around", [b"5;" + b"a" * 100, b"5\r\nhello\r\n0\r\nA: " + b"a" * 100])
+def test_what_stands_around_chunks_is_bounded(around: bytes) -> None:
+    reader = RequestReader()
+    reader.receive(post(CHUNKED, body=around))
+    assert reader.read_head() is not None
+    reader.read_body()
+
+    def go_on() -> None:
+        for _ in range(MAX_HEAD_BYTES // 1_000 + 2):
+            reader.receive(b"a" * 1_000)
+            reader.read_body()
+
+    with pytest.raises(NotHttp, match=f"more than {MAX_HEAD_BYTES} bytes"):
+        go_on()
