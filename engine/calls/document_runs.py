@@ -58,7 +58,7 @@ class DocumentRuns(ChunkRuns):
                 after_s = sum(one.seconds for one in running.values())
                 tasks.append(asyncio.create_task(run(document, after_s)))
                 running[tasks[-1]] = plan
-                await asyncio.sleep(0)  # it is refused, if it is, before another is too
+                await asyncio.sleep(0)  # a refusal comes at once, and ends the call
                 if tasks[-1].done():
                     tasks[-1].result()
             return await asyncio.gather(*tasks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from engine.async_engine import AsyncEngine
 from engine.errors import InvalidInput
 from engine.living_types import LivingChunk, LivingEmbedding, RecordPrecision
+from engine.text.truncation import never_truncated
 from engine.types import DocumentEmbedding, HeadingPlan
 from service.index.rows import IndexedFile
 from service.index.schema import Recipe
@@ -34,7 +35,8 @@ class FileReader:
         """The document, updated from its record if the index has one."""
         text, title = extracted.text, extracted.title
         if not self._store.recipe.records or len(text) < LEAST_CHARACTERS:
-            return await self._engine.embed_document(text, chunks=self._plan, title=title)
+            with never_truncated():
+                return await self._engine.embed_document(text, chunks=self._plan, title=title)
         record = None if before is None else self._store.record(before)
         if record is not None:
             try:

@@ -101,6 +101,18 @@ def test_files_that_cannot_be_read_are_told_and_not_tried_again(
     assert (summary["read"], summary["unchanged"], summary["problems"]) == (0, 8, {})
 
 
+def test_a_text_over_the_limit_is_told(
+    folder: Path, model: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command has no option that would cut it."""
+    monkeypatch.setenv("LLN_ENGINE__MAX_SOFTMAX_TEXT_TOKENS", "64")
+    (folder / "long.txt").write_text("fox " * 100)
+    [summary] = run("index", folder, "--model", model)
+    assert summary["problems"] == {
+        "long.txt": "the text has 202 tokens, the limit is 64; shorten it"
+    }
+
+
 def test_a_file_that_could_not_be_read_is_tried_again(
     folder: Path, model: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
