@@ -12,6 +12,7 @@ writes what docs/scaling.md tells of it to benchmarks/results/ranks/schedule.jso
 
 from __future__ import annotations
 
+import argparse
 import heapq
 import json
 import sys
@@ -195,4 +196,5 @@ def _measured(
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     sys.exit(main())

@@ -8,6 +8,7 @@ do, and writes every time to benchmarks/results/ranks/exchanges.json.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -131,4 +132,5 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["rank"]:
         _run_rank()
     else:
+        argparse.ArgumentParser(description=__doc__).parse_args()
         sys.exit(main())
