@@ -67,9 +67,10 @@ def calibration_kinds_table() -> str:
 
 
 def _calibrated(raw: list[dict[str, Any]]) -> str:
-    inexact = table(scores.HEAD, scores.table_rows(raw))
-    exact = table(scores.EXACT_HEAD, scores.exact_rows(raw))
-    return f"{scores.measured_on(raw)}\n\n{inexact}\n\nValues without an error:\n\n{exact}"
+    parts = [scores.measured_on(raw), table(scores.HEAD, scores.table_rows(raw))]
+    if exact := list(scores.exact_rows(raw)):
+        parts += ["Values without an error:", table(scores.EXACT_HEAD, exact)]
+    return "\n\n".join(parts)
 
 
 def experiments_headline() -> str:

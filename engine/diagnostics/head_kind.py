@@ -44,8 +44,7 @@ NAMED_SHARE = 1 / 3
 """At most three of a row's shares can be as large."""
 
 RARE_DISTANCE = 0.2
-"""How far a row that was not read may be from the mean of a sample whose rows are alike. With half
-of it or twice, errors hold about as often."""
+"""How far a row that was not read may be from the mean of a sample whose rows are alike."""
 
 WORD, SPECIAL, DELIMITER = 0, 1, 2
 """What a token is, in the view's `token_kinds`."""

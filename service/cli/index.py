@@ -218,9 +218,9 @@ def _hits(chosen: Chosen, store: IndexStore) -> list[Hit]:
         return searcher.search(chosen.query, None, limit=chosen.limit, ways="words")
 
     async def vector(engine: AsyncEngine) -> Any:
-        from service.index.open import check_model
+        from service.index.open import served_model
 
-        check_model(store.recipe, engine)
+        served_model(store.recipe, engine)
         (found,) = await engine.embed([chosen.query])
         return found.vector
 

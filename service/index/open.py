@@ -71,7 +71,7 @@ def _check_recipe(made: Recipe, wanted: Recipe, place: Path) -> None:
         )
 
 
-def check_model(recipe: Recipe, engine: AsyncEngine) -> str:
+def served_model(recipe: Recipe, engine: AsyncEngine) -> str:
     """The engine's name of the index's model. Raises if it would give other vectors than those of
     the index."""
     from engine.checkpoint.locate import lasting_name

@@ -14,7 +14,7 @@ from engine.errors import InvalidInput, LLNError, ResourceNotFound, shown
 from engine.scheduling.deadline import Deadline
 from service.errors import NotAvailable, StorageFailure
 from service.index.errors import IndexMismatch, IndexNotFound
-from service.index.open import check_model
+from service.index.open import served_model
 from service.index.place import index_folder
 from service.index.search import Hit, Searcher, Ways, check_query
 from service.index.store import Document, IndexStore, Totals
@@ -126,7 +126,7 @@ class _Opened:
     def __init__(self, place: Path, engine: AsyncEngine) -> None:
         self.store = IndexStore.open(place)
         try:
-            self.model = check_model(self.store.recipe, engine)
+            self.model = served_model(self.store.recipe, engine)
         except BaseException:
             self.store.close()
             raise

@@ -16,7 +16,7 @@ from engine.model.embedding_model import load_model
 from engine.platform.locks import AlreadyRunning, writers_lock
 from service.errors import StorageFailure
 from service.index.errors import IndexMismatch
-from service.index.open import check_model, open_to_write
+from service.index.open import open_to_write, served_model
 from service.index.rows import IndexedFile
 from service.index.schema import Recipe
 from service.index.store import DATABASE, IndexStore
@@ -55,7 +55,7 @@ def test_an_index_by_a_model_in_this_folder_is_searched_from_others(
     run("index", folder, "--model", "./model")
     with IndexStore.open(folder / ".lln") as store:
         engine = AsyncEngine([load_model("./model")])  # a server that was started here
-        assert check_model(store.recipe, engine) == "./model"
+        assert served_model(store.recipe, engine) == "./model"
     monkeypatch.chdir(folder)
     assert run("search", "fox")[0]["file"] == "fox.md"
     assert run("index", folder, "--model", "../model")[0]["unchanged"] == 3
