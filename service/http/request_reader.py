@@ -67,6 +67,7 @@ class RequestReader:
         """How much of it was searched for the end of a head."""
 
         self._headers: Headers = []
+        self._may_begin = False
         self._has_head = False
         self._is_complete = True
         self._is_last = False
@@ -136,7 +137,7 @@ class RequestReader:
         if _FOLDED_LINE.search(head):
             raise NotHttp("a header continues on the next line")
         method, target, version = found.groups()
-        self._headers, self._has_head = [], False
+        self._headers, self._may_begin, self._has_head = [], True, False
         # Offers of other protocols are passed over: the request is answered in this one.
         self._feed(_OFFER.sub(b"", b"POST / HTTP/%b\r\n%b" % (version, fields)))
         if not self._has_head:
@@ -189,6 +190,12 @@ class RequestReader:
         return body
 
     # What the parser calls.
+
+    def on_message_begin(self) -> None:
+        """Refuses a request that would begin within the body of another, should it ever happen."""
+        if not self._may_begin:
+            raise NotHttp("a request begins within another")
+        self._may_begin = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._has_head:
