@@ -199,7 +199,7 @@ class RequestReader:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._has_head:
-            self._headers.append((name.lower(), value))
+            self._headers.append((name.lower(), value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
         self._has_head, self._is_complete = True, False

@@ -104,6 +104,11 @@ def test_a_request_stays_behind_the_one_before_it() -> None:
     assert (head.method, head.path) == ("GET", b"/health/live")
 
 
+def test_spaces_around_values_are_no_part_of_them() -> None:
+    [(head, _)] = read(b"GET / HTTP/1.1\r\nHost: \t x \t\r\nA:b  c \t\r\nD:\t\r\n\r\n")
+    assert head.headers == [(b"host", b"x"), (b"a", b"b  c"), (b"d", b"")]
+
+
 def test_an_offer_of_another_protocol_is_no_header() -> None:
     [(head, body)] = read(post(OFFER + b"Content-Length: 2", body=b"ab"))
     assert body == b"ab"
