@@ -223,16 +223,15 @@ class BatchStore:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Holds the folder for this server until it is closed or the process ends, however it ends."""
-    with ExitStack() as held:
-        try:
-            held.enter_context(writers_lock(folder / "lock", str(folder)))
-        except AlreadyRunning as error:
-            raise NotAvailable(
-                "another server keeps its files and batches in this LLN_BATCH_FOLDER; give each "
-                "server its own, or ask again when the other has stopped",
-                code="batches_in_use",
-            ) from error
-        yield
+    try:
+        with writers_lock(folder / "lock", str(folder)):
+            yield
+    except AlreadyRunning as error:
+        raise NotAvailable(
+            "another server keeps its files and batches in this LLN_BATCH_FOLDER; give each server "
+            "its own, or ask again when the other has stopped",
+            code="batches_in_use",
+        ) from error
 
 
 def no_file(file_id: str) -> ResourceNotFound:

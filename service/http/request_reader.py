@@ -23,9 +23,6 @@ _END = b"\r\n\r\n"
 
 _BEGINS_OF_END = (_END[:3], _END[:2], _END[:1])
 
-_NO_REQUESTS = tuple(bytes([first]) for first in range(0x21))
-"""How TLS and others begin that may never end a line."""
-
 _LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([!-~]+) HTTP/(1\.[01])")
 _FOLDED_LINE = re.compile(rb"\n[ \t]")
 _OFFER = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
@@ -104,21 +101,11 @@ class RequestReader:
 
     def read_head(self) -> Head | None:
         """None while its end has not arrived. Raises NotHttp."""
-        unread, start = self._unread, self._searched
-        end = unread.find(_END, max(start - len(_END), 0))
-        num_bytes = end + len(_END) if end >= 0 else len(unread)
-        if unread.startswith(_NO_REQUESTS):
-            raise NotHttp("the first line is empty, or no text")
-        if unread.count(b"\n", start, num_bytes) != unread.count(b"\r\n", start, num_bytes):
-            raise NotHttp("a line of the head ends without a carriage return")
-        if num_bytes > MAX_HEAD_BYTES:
-            raise NotHttp(f"the head has more than {MAX_HEAD_BYTES} bytes")
-        if end < 0:
-            self._searched = num_bytes - unread.endswith(b"\r")
+        num_bytes = self._find_head()
+        if num_bytes is None:
             return None
-        head = bytes(unread[:num_bytes])
-        del unread[:num_bytes]
-        self._searched = 0
+        head = bytes(self._unread[:num_bytes])
+        del self._unread[:num_bytes]
         try:
             return self._parse(head)
         except NotHttp:
@@ -128,6 +115,24 @@ class RequestReader:
     def read_body(self) -> bytes:
         """What has arrived of the body. Raises NotHttp."""
         return self._read_chunks() if self._left is None else self._read_length(self._left)
+
+    def _find_head(self) -> int | None:
+        """The bytes of the head, None while its end has not arrived. What can be no head is refused
+        before: TLS and others may never end a line."""
+        unread, start = self._unread, self._searched
+        end = unread.find(_END, max(start - len(_END), 0))
+        num_bytes = end + len(_END) if end >= 0 else len(unread)
+        if unread and unread[0] <= 0x20:
+            raise NotHttp("the first line is empty, or no text")
+        if unread.count(b"\n", start, num_bytes) != unread.count(b"\r\n", start, num_bytes):
+            raise NotHttp("a line of the head ends without a carriage return")
+        if num_bytes > MAX_HEAD_BYTES:
+            raise NotHttp(f"the head has more than {MAX_HEAD_BYTES} bytes")
+        if end < 0:
+            self._searched = num_bytes - unread.endswith(b"\r")
+            return None
+        self._searched = 0
+        return num_bytes
 
     def _parse(self, head: bytes) -> Head:
         line, _, fields = head.partition(b"\r\n")
