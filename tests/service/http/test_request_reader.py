@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterable
+from contextlib import suppress
 from itertools import pairwise
 from typing import NamedTuple
 
+import h11
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.http.request_reader import MAX_HEAD_BYTES, Head, NotHttp, RequestReader
+from service.http.request_reader import MAX_HEAD_BYTES, Head, Headers, NotHttp, RequestReader
 from tests.service.http.hostile_requests import (
     BODY,
     BROKEN_CHUNKS,
@@ -129,3 +133,89 @@ def test_what_stands_around_chunks_is_bounded(around: bytes) -> None:
 
     with pytest.raises(NotHttp, match=f"more than {MAX_HEAD_BYTES} bytes"):
         go_on()
+
+
+MUTANTS = 10_000
+PIECES = (
+    *(b"\r\n", b"\n", b"\r", b"\r\n\r\n", b" ", b"\t", b":", b";", b",", b"0", b"5", b"a", b"?"),
+    *(b"#", b"\0", b"\x01", b"\x7f", b"\xff", b'"', b"GET ", b"HTTP/1.0", b"0\r\n\r\n"),
+    *(b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n", b"Host: y\r\n"),
+    *(b"Connection: close\r\n", b"Expect: 100-continue\r\n"),
+)
+
+
+def without_intended_differences(requests: Iterable[bytes]) -> list[bytes]:
+    """Without offers of other protocols, targets with a host, and sizes of more digits than h11
+    reads."""
+    intended = (b"Upgrade", b"http:", b"0" * 20)
+    return [one for one in requests if not any(words in one for words in intended)]
+
+
+READ = without_intended_differences([*WELL_FORMED.values(), GET])
+REFUSED = without_intended_differences(
+    [*LENGTHS.values(), *map(chunked, BROKEN_CHUNKS.values()), *BROKEN_HEADS.values()]
+)
+
+
+def mutant(chance: random.Random) -> bytes:
+    """Two requests, with some bytes changed."""
+    first = chance.choice(chance.choice([READ, READ, READ, REFUSED]))
+    content = bytearray(first + chance.choice([GET, LAST, *READ]))
+    for _ in range(chance.randint(1, 3)):
+        at = chance.randrange(len(content))
+        stop = at + chance.choice([0, 0, 1, 4])
+        content[at:stop] = chance.choice([*PIECES, b""])
+    return bytes(content)
+
+
+def read_until_refused(content: bytes) -> list[tuple[bytes, Headers, bytes]]:
+    found = []
+    reader = RequestReader()
+    reader.receive(content)
+    with suppress(NotHttp):
+        while (head := None if reader.is_done else reader.read_head()) is not None:
+            body = reader.read_body() if reader.is_within_body else b""
+            if reader.is_within_body:
+                break
+            found.append((head.method.encode(), head.headers, body))
+    return found
+
+
+def read_by_h11(content: bytes) -> list[tuple[bytes, Headers, bytes]]:
+    found = []
+    peer, body = h11.Connection(h11.SERVER, MAX_HEAD_BYTES), b""
+    peer.receive_data(content)
+    with suppress(h11.RemoteProtocolError):
+        while isinstance(event := peer.next_event(), h11.Request | h11.Data | h11.EndOfMessage):
+            if isinstance(event, h11.Request):
+                request, body = event, b""
+            elif isinstance(event, h11.Data):
+                body += event.data
+            else:
+                found.append((request.method, list(request.headers), body))
+                peer.send(h11.Response(status_code=200, headers=[("content-length", "0")]))
+                peer.send(h11.EndOfMessage())
+                if peer.our_state is not h11.DONE or peer.their_state is not h11.DONE:
+                    break
+                peer.start_next_cycle()
+    return found
+
+
+def test_what_is_read_h11_reads_alike() -> None:
+    """Another reader of the same bytes: whatever is not refused has one meaning for both."""
+    chance = random.Random(1)
+    num_read = 0
+    for _ in range(MUTANTS):
+        content = mutant(chance)
+        ours, theirs = read_until_refused(content), read_by_h11(content)
+        assert lowered(ours) == lowered(theirs[: len(ours)]), content
+        num_read += len(ours)
+    assert num_read > MUTANTS / 4, "enough of them are requests"
+
+
+def lowered(requests: list[tuple[bytes, Headers, bytes]]) -> list[tuple[bytes, Headers, bytes]]:
+    """h11 writes the name of a coding in small letters."""
+    return [
+        (method, [(name, value.lower()) for name, value in headers], body)
+        for method, headers, body in requests
+    ]
