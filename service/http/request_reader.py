@@ -24,7 +24,6 @@ _END = b"\r\n\r\n"
 _BEGINS_OF_END = (_END[:3], _END[:2], _END[:1])
 
 _LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([!-~]+) HTTP/(1\.[01])")
-_FOLDED_LINE = re.compile(rb"\n[ \t]")
 _OFFER = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
 _AUTHORITY = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[-\w.~!$&'()*+;=%]+)(?::[0-9]*)?", re.ASCII)
 _ABSOLUTE_FORM = re.compile(rb"https?://([^/?#]*)(.*)", re.IGNORECASE)
@@ -139,8 +138,6 @@ class RequestReader:
         found = _LINE.fullmatch(line)
         if found is None:
             raise NotHttp(_wrong_in(line))
-        if _FOLDED_LINE.search(head):
-            raise NotHttp("a header continues on the next line")
         method, target, version = found.groups()
         self._headers, self._may_begin, self._has_head = [], True, False
         # Offers of other protocols are passed over: the request is answered in this one.
@@ -232,11 +229,9 @@ def _wrong_in(line: bytes) -> str:
 
 
 def _length_of(headers: Headers, version: bytes) -> int | None:
-    """The bytes of the body, None if it comes in chunks."""
+    """The bytes of the body, None if it comes in chunks. llhttp refuses to be told both."""
     codings = [value for name, value in headers if name == b"transfer-encoding"]
     lengths = [value for name, value in headers if name == b"content-length"]
-    if codings and lengths:
-        raise NotHttp("two lengths of the body")
     if not codings:
         return int(lengths[0]) if lengths else 0
     if version == b"1.0":
