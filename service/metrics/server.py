@@ -14,6 +14,7 @@ from service.metrics.device import DeviceMetrics
 from service.metrics.memory import add_device_memory
 from service.metrics.models import ModelMetrics
 from service.metrics.requests import RequestMetrics
+from service.metrics.spare_descriptor import SpareDescriptor
 from service.metrics.texts import TextMetrics
 from service.tracing import Tracing
 
@@ -34,6 +35,7 @@ class Metrics(RequestMetrics, TextMetrics, DeviceMetrics, ModelMetrics):
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
+        self._spare = SpareDescriptor()
 
     def start_models(self, models: Iterable[ModelInfo]) -> None:
         """Creates the series of the served models before their first request."""
@@ -43,4 +45,5 @@ class Metrics(RequestMetrics, TextMetrics, DeviceMetrics, ModelMetrics):
 
     def expose(self, accept: str = "") -> Exposition:
         """Returns the page for Prometheus, in the format of its Accept header."""
-        return self._catalogue.expose(accept)
+        with self._spare.given_up():
+            return self._catalogue.expose(accept)

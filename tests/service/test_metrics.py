@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import resource
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -158,3 +162,33 @@ def test_openmetrics_when_asked_for(metrics: Metrics) -> None:
     page = metrics.expose("application/openmetrics-text; version=1.0.0")
     assert page.content_type.startswith("application/openmetrics-text")
     assert page.body.endswith(b"# EOF\n")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the values are read from /proc")
+def test_a_process_without_free_descriptors_says_so(metrics: Metrics) -> None:
+    with no_free_descriptors() as limit:
+        pages = [metrics.expose().body.decode() for _ in range(2)]
+    for page in pages:
+        families = text_string_to_metric_families(page)
+        found = {one.name: one.value for family in families for one in family.samples}
+        assert found["process_max_fds"] == limit
+        assert found["process_open_fds"] >= limit
+        assert found["lln_device_memory_bytes"] > 0
+
+
+@contextmanager
+def no_free_descriptors() -> Iterator[int]:
+    """Yields the limit, which is reached."""
+    before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = max(map(int, os.listdir("/proc/self/fd"))) + 2
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
+    held: list[int] = []
+    try:
+        with suppress(OSError):
+            while True:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+        yield limit
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before, most))
+        for descriptor in held:
+            os.close(descriptor)
