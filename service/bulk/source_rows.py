@@ -10,6 +10,7 @@ import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,7 +22,7 @@ from service.bulk.rows import BadRow, InputRow, TextRow
 from service.bulk.sources import Source, total_bytes
 from service.given_values import named
 from service.readers.extra import need
-from service.readers.extracted import Unreadable
+from service.readers.extracted import Unreadable, check_width
 from service.readers.files import MAX_FILE_BYTES, check_size, read_bytes, read_content, why_unread
 from service.repeated_fields import RepeatedName, each_once
 
@@ -163,8 +164,10 @@ def _separated(delimiter: str) -> Callable[[Source, Fields], Iterator[InputRow]]
             _opened(source), encoding="utf-8-sig", errors="surrogateescape", newline=""
         )
         with text:
+            first = text.readline()
+            check_width(first.encode("utf-8", "surrogateescape"))
             # Strict, since a quotation mark that is never closed would take in all that follows.
-            reader = csv.DictReader(text, delimiter=delimiter, strict=True)
+            reader = csv.DictReader(chain([first], text), delimiter=delimiter, strict=True)
             num_columns = len(_csv_columns(reader, source, fields))
             while True:
                 name = f"{source.name}:{reader.line_num + 1}"

@@ -8,10 +8,16 @@ from typing import Self
 
 from engine.types import Context
 
-VERSION = 2
+VERSION = 3
 """The version of the tables. An index of another version is rebuilt."""
 
-TABLES = """
+_WORDS = (
+    "porter unicode61 remove_diacritics 2 categories 'L* N* Co Mn Mc' separators '\ufe0e\ufe0f'"
+)
+"""Marks are of the word that they stand in: vowels are marks in Hindi and Thai. Those that say how
+an emoji looks are not: a word may follow it at once."""
+
+TABLES = f"""
 CREATE TABLE recipe (content TEXT NOT NULL);
 -- Raised by every change, so that readers know when what they hold in memory is old.
 CREATE TABLE changes (number INTEGER NOT NULL);
@@ -42,7 +48,7 @@ CREATE TABLE chunks (
 );
 -- The words of each chunk, without the text: that stands in files.
 CREATE VIRTUAL TABLE words USING fts5(
-    title, headings, text, content = '', tokenize = 'porter unicode61 remove_diacritics 2'
+    title, headings, text, content = '', tokenize = "{_WORDS}"
 );
 """
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import re
+import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -27,9 +28,6 @@ RRF_K = 5
 
 MAX_QUERY_CHARACTERS = 8_192
 """Every word of a query is looked up. A whole document is no query."""
-
-_WORD = re.compile(r"[\w\u0300-\u036f]+")
-"""Accents may follow their letters as characters of their own: a word goes on after them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,8 +142,14 @@ def check_query(query: str) -> None:
 
 def any_word_of(query: str) -> str:
     """An FTS5 expression that any word of the query matches. Nothing in a query is syntax."""
-    words = dict.fromkeys(word.lower() for word in _WORD.findall(query))
-    return " OR ".join(f'"{word}"' for word in words)
+    runs = ("".join(run) for is_word, run in groupby(query, _is_of_a_word) if is_word)
+    return " OR ".join(f'"{word}"' for word in dict.fromkeys(run.lower() for run in runs))
+
+
+def _is_of_a_word(character: str) -> bool:
+    """A word goes on after its marks, such as accents that follow their letters, and vowels in
+    Hindi and Thai."""
+    return character.isalnum() or character == "_" or unicodedata.category(character)[0] == "M"
 
 
 def fuse(lists: Iterable[Ranked], k: int = RRF_K) -> Ranked:

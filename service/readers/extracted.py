@@ -52,15 +52,20 @@ class NotText(Unreadable):
 
 def decode(content: bytes) -> str:
     """Text in UTF-8, without a byte order mark."""
-    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise Unreadable(
-            "it is text in UTF-16, and only UTF-8 is read: convert it", code="not_utf8"
-        )
-    if b"\0" in content:
-        raise NotText("it is not text: it has NUL bytes", code="not_text")
+    check_width(content)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise Unreadable(
             f"it is not text in UTF-8: invalid byte at {error.start}", code="not_utf8"
         ) from None
+
+
+def check_width(content: bytes) -> None:
+    """Raises Unreadable for what has more than a byte for each letter of ASCII, or is no text."""
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise Unreadable(
+            "it is text in UTF-16, and only UTF-8 is read: convert it", code="not_utf8"
+        )
+    if b"\0" in content:
+        raise NotText("it is not text: it has NUL bytes", code="not_text")

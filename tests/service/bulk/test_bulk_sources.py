@@ -207,6 +207,16 @@ def test_nothing_of_a_csv_row_is_lost(tmp_path: Path) -> None:
         list(rows_of(find_sources([str(path)]), Fields()))
 
 
+@pytest.mark.parametrize("names", ["text,id", '"text","id"'])
+def test_a_csv_in_utf_16_is_told_as_such(names: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(f"{names}\r\nA text.,1\r\n".encode("utf-16"))
+    [row] = rows_of(find_sources([str(path)], "auto"), Fields())
+    assert isinstance(row, BadRow)
+    assert (row.id, row.code) == (str(path), "not_utf8")
+    assert "UTF-16" in row.reason
+
+
 def test_ids_of_all_kinds_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     ids = [1.0, 2.5, True, [1, "a"], None, float("inf"), 2**70]

@@ -48,6 +48,27 @@ def test_a_word_is_found_however_its_accents_are_written(
     assert {one["file"] for one in found} == {"composed.txt", "apart.txt"}
 
 
+@pytest.mark.parametrize(
+    ("query", "others"),
+    [("हिन्दी", "हिन्दु धर्म"), ("น้ำ", "นี่ นก ทำ"), ("كَتَبَ", "كُتُب"), ("தமிழ்", "தமர் மழை")],
+)
+def test_a_word_is_found_with_its_marks(
+    folder: Path, model: str, run: Run, query: str, others: str
+) -> None:
+    """Marks do not cut it into letters, which other words have too."""
+    (folder / "it.txt").write_text(f"one {query} two")
+    (folder / "others.txt").write_text(others)
+    run("index", folder, "--model", model)
+    found = run("search", query, "--index", folder, "--by", "words")
+    assert [one["file"] for one in found] == ["it.txt"]
+
+
+def test_a_word_that_follows_an_emoji_is_found(folder: Path, model: str, run: Run) -> None:
+    (folder / "emoji.txt").write_text("\u26a0\ufe0fCareful")
+    run("index", folder, "--model", model)
+    assert run("search", "careful", "--index", folder, "--by", "words")[0]["file"] == "emoji.txt"
+
+
 @pytest.mark.parametrize("by", ["both", "words", "vectors"])
 def test_an_empty_query_is_refused(folder: Path, model: str, run: Run, by: str) -> None:
     run("index", folder, "--model", model)
