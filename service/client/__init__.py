@@ -4,6 +4,6 @@ The folder needs only NumPy and the standard library, and no other module of thi
 """
 
 from service.client.client import LivingDocument, LLNClient, Vectors
-from service.client.connection import LLNClientError
+from service.client.connection import LLNClientError, LLNConnectionError
 
-__all__ = ["LLNClient", "LLNClientError", "LivingDocument", "Vectors"]
+__all__ = ["LLNClient", "LLNClientError", "LLNConnectionError", "LivingDocument", "Vectors"]

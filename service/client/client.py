@@ -58,7 +58,8 @@ class LLNClient:
             url: The server's address.
             model: A model of the server. Its first one if not given.
             api_key: Sent with each request, if given.
-            timeout_s: The time limit of one request, with its retries while the server is full.
+            timeout_s: The time limit of one request, with its retries while the server is full. An
+                answer that has begun may take longer, as long as it keeps coming.
             ca_file: PEM file of the CA that signed the server's certificate.
             cert_file: PEM file of the client certificate, for servers that require one.
             key_file: PEM file of its private key, which may be in `cert_file` instead.
@@ -107,7 +108,7 @@ class LLNClient:
             try:
                 found += self._embed(batch, options)
             except LLNClientError as error:
-                raise error.after(len(found)) from None
+                raise error.after(len(found)) from error.__cause__
         if isinstance(inputs, str):
             return found[0]
         if not convert_to_numpy:

@@ -22,8 +22,9 @@ _INPUT = re.compile(r"input\[(\d+)\]")
 class LLNClientError(Exception):
     """An error answer of the server. The attributes are the fields of its error envelope."""
 
-    def __init__(self, status: int, error: dict[str, Any]) -> None:
-        super().__init__(error.get("message", f"the server answered with status {status}"))
+    def __init__(self, status: int | None, error: dict[str, Any]) -> None:
+        super().__init__(error["message"])
+        self._error = error
         self.status = status
         self.code = error.get("code")
         self.param = error.get("param")
@@ -37,8 +38,16 @@ class LLNClientError(Exception):
             return self
         new = f"input[{int(place[1]) + num_texts}]"
         message = str(self).replace(place[0], new, 1)
-        fields = {"message": message, "code": self.code, "param": new}
-        return LLNClientError(self.status, fields | {"limit": self.limit, "actual": self.actual})
+        return LLNClientError(self.status, self._error | {"message": message, "param": new})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """How it gets from one process to another."""
+        return type(self), (self.status, self._error)
+
+
+class LLNConnectionError(LLNClientError, ConnectionError):
+    """No answer came: the server cannot be reached, the connection broke, or the time was up. The
+    cause (`__cause__`) says which; `status` is None."""
 
 
 class Connection:
@@ -65,18 +74,33 @@ class Connection:
     def request(
         self, path: str, body: dict[str, Any] | None = None, *, method: str | None = None
     ) -> Any:
-        """The answer. Raises LLNClientError for an error answer."""
+        """The answer. Raises LLNClientError for an error answer, or for one that is not JSON, and
+        LLNConnectionError if none came."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._url + path, data, self._headers, method=method)
+        content = self._content(request)
+        try:
+            return json.loads(content)
+        except ValueError as error:
+            message = f"{self._url} answered with something other than JSON: is it an LLN server?"
+            raise LLNClientError(200, {"message": message, "code": "not_json"}) from error
+
+    def _content(self, request: urllib.request.Request) -> bytes:
+        """What the server answers, once it is not full."""
         give_up_at = time.monotonic() + self._timeout_s
         while True:
             left_s = max(give_up_at - time.monotonic(), 0.001)
             try:
                 with self._opener.open(request, timeout=left_s) as answer:
-                    return json.load(answer)
+                    content: bytes = answer.read()
+                    return content
             except urllib.error.HTTPError as refusal:
                 with refusal:  # or its connection stays open
                     wait_s = self._wait_s(refusal, give_up_at)
+            except (OSError, http.client.HTTPException, UnicodeError) as error:  # of its name too
+                reason = error.reason if isinstance(error, urllib.error.URLError) else error
+                message = f"no answer came from {self._url}: {reason}"
+                raise LLNConnectionError(None, {"message": message}) from error
             time.sleep(wait_s)
 
     def _wait_s(self, refusal: urllib.error.HTTPError, give_up_at: float) -> float:
@@ -85,7 +109,8 @@ class Connection:
             raise LLNClientError(refusal.code, _redirected(self._url, place)) from None
         wait_s = _retry_after_s(refusal.headers)
         if refusal.code not in _RETRIED_STATUSES or time.monotonic() + wait_s >= give_up_at:
-            raise LLNClientError(refusal.code, _error_of(refusal)) from None
+            told = {"message": f"{self._url} answered with status {refusal.code}"}
+            raise LLNClientError(refusal.code, told | _error_of(refusal)) from None
         return wait_s
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
 import inspect
 import json
+import pickle
 import shutil
 import socket
 import subprocess
@@ -20,7 +22,7 @@ import numpy as np
 import pytest
 from pydantic import SecretStr
 
-from service.client import LLNClient, LLNClientError
+from service.client import LLNClient, LLNClientError, LLNConnectionError
 from tests.service.outside import free_port, vectors_of
 
 PUBLISHED = "sentence-transformers/all-MiniLM-L6-v2"
@@ -197,8 +199,17 @@ def test_many_large_texts_are_split_over_requests(narrow: Any) -> None:
 
 
 def test_an_unreachable_server() -> None:
-    with pytest.raises(urllib.error.URLError, match="refused"):
-        LLNClient(f"http://127.0.0.1:{free_port()}").encode("a")
+    url = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(LLNConnectionError, match=f"{url}.*refused") as refusal:
+        LLNClient(url).encode("a")
+    assert isinstance(refusal.value, ConnectionError)
+    assert isinstance(refusal.value.__cause__, urllib.error.URLError)
+    assert refusal.value.status is None
+
+
+def test_a_host_whose_name_no_host_has() -> None:
+    with pytest.raises(LLNConnectionError, match=r"http://example\.\.org: .*label"):
+        LLNClient("http://example..org").encode("a")
 
 
 @pytest.mark.parametrize("url", ["localhost:8000", "", "ftp://example.org", "http://", None])
@@ -251,6 +262,50 @@ def test_an_error_whose_body_does_not_arrive_keeps_its_status() -> None:
     with answering(head) as (url, _), pytest.raises(LLNClientError, match="status 400") as found:
         LLNClient(url).encode("a text")
     assert found.value.status == 400
+
+
+@pytest.mark.parametrize(
+    ("answer", "cause"),
+    [
+        (b"", http.client.RemoteDisconnected),
+        (b"SSH-2.0\r\n", http.client.BadStatusLine),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{", http.client.IncompleteRead),
+    ],
+)
+def test_a_connection_that_breaks_is_told_with_the_address_and_the_cause(
+    answer: bytes, cause: type[Exception]
+) -> None:
+    with answering(answer) as (url, _), pytest.raises(LLNConnectionError, match=url) as found:
+        LLNClient(url).encode("a text")
+    assert isinstance(found.value.__cause__, cause)
+
+
+def test_a_server_that_says_nothing_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(LLNConnectionError, match=f"{url}.*timed out") as found:
+            LLNClient(url, timeout_s=0.2).encode("a text")
+    assert isinstance(found.value.__cause__, TimeoutError)
+
+
+@pytest.mark.parametrize("status", [200, 502])
+def test_a_page_of_a_proxy_is_told_with_the_address(status: int) -> None:
+    answer = f"HTTP/1.1 {status} Status\r\ncontent-type: text/html\r\n\r\n<html>Sign in</html>"
+    with answering(answer.encode()) as (url, _), pytest.raises(LLNClientError, match=url) as found:
+        LLNClient(url).encode("a text")
+    assert found.value.status == status
+    assert found.value.code == ("not_json" if status == 200 else None)
+
+
+def test_errors_get_from_one_process_to_another(client: LLNClient) -> None:
+    with pytest.raises(LLNClientError) as refusal:
+        client.encode(["a", ""])
+    copied = pickle.loads(pickle.dumps(refusal.value))
+    assert vars(copied) == vars(refusal.value)
+    assert str(copied) == str(refusal.value)
+    with pytest.raises(LLNConnectionError) as lost:
+        LLNClient(f"http://127.0.0.1:{free_port()}").encode("a")
+    assert str(pickle.loads(pickle.dumps(lost.value))) == str(lost.value)
 
 
 ROOT = Path(__file__).parents[3]
