@@ -6,6 +6,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,38 +21,42 @@ STATED = re.compile(
 ROUNDING = 0.00056  # results have four decimals, pages three
 
 Interval = tuple[float, float, float]
-Stored = dict[int, set[Interval]]  # by thousandths of the mean
+Stored = dict[tuple[int, ...], set[Interval]]  # by thousandths
 
 
-def intervals_of(content: Any) -> Iterator[Interval]:
-    if isinstance(content, list):
-        for part in content:
-            yield from intervals_of(part)
-    elif isinstance(content, dict):
-        found = (content.get("mean"), content.get("low"), content.get("high"))
-        if all(isinstance(value, float) for value in found):
-            yield found  # type: ignore[misc]  # just checked
-        for part in content.values():
-            yield from intervals_of(part)
+def intervals_of(content: str) -> set[Interval]:
+    found: set[Interval] = set()
+
+    def note(part: dict[str, Any]) -> None:
+        interval = (part.get("mean"), part.get("low"), part.get("high"))
+        if all(isinstance(value, float) for value in interval):
+            found.add(interval)  # type: ignore[arg-type]  # just checked
+
+    json.loads(content, object_hook=note)
+    return found
 
 
 @pytest.fixture(scope="module")
 def stored() -> Stored:
-    by_mean: Stored = defaultdict(set)
+    by_thousandths: Stored = defaultdict(set)
     results = [*(RESULTS / "training").glob("readings*.json"), *(RESULTS / "living").glob("*.json")]
     results += (RESULTS / "experiments").glob("selectivity*/result.json")
     for path in results:
-        for interval in intervals_of(json.loads(path.read_text())):
-            by_mean[round(1000 * interval[0])].add(interval)
-    return by_mean
+        for interval in intervals_of(path.read_text()):
+            by_thousandths[thousandths(interval)].add(interval)
+    return by_thousandths
+
+
+def thousandths(interval: Interval) -> tuple[int, ...]:
+    return tuple(round(1000 * bound) for bound in interval)
 
 
 def is_stored(stated: Interval, stored: Stored) -> bool:
-    nearest = round(1000 * stated[0])
+    around = product(*((nearest - 1, nearest, nearest + 1) for nearest in thousandths(stated)))
     return any(
         all(abs(one - other) <= ROUNDING for one, other in zip(stated, interval, strict=True))
-        for thousandths in (nearest - 1, nearest, nearest + 1)
-        for interval in stored.get(thousandths, ())
+        for place in around
+        for interval in stored.get(place, ())
     )
 
 
