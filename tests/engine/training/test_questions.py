@@ -237,11 +237,14 @@ def test_any_of_the_wanted_may_be_found() -> None:
     assert any_loss(queries, candidates, torch.ones_like(wanted)) == pytest.approx(0, abs=1e-6)
 
 
-@pytest.mark.parametrize("linked", [False, True], ids=["late", "linked"])
 @pytest.mark.parametrize(
-    "plan",
-    [StudentPlan(), StudentPlan(encoder=False), StudentPlan(without_lln=True)],
-    ids=["all", "LLN alone", "control"],
+    ("plan", "linked"),
+    [
+        pytest.param(StudentPlan(), False, id="all, late"),
+        pytest.param(StudentPlan(), True, id="all, linked"),
+        pytest.param(StudentPlan(encoder=False), False, id="LLN alone, late"),
+        pytest.param(StudentPlan(without_lln=True), True, id="control, linked"),
+    ],
 )
 def test_they_are_learned(
     plan: StudentPlan,

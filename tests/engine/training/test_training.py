@@ -43,6 +43,7 @@ from engine.training.student import Part, Student, StudentPlan
 from engine.training.token_corpus import Batch, TokenCorpus
 from engine.training.trainer import METRICS_FILE, STATE_FILE, WATCHED, Trainer
 from engine.training.training_corpora import TrainingCorpora
+from engine.types import Precision
 
 if TYPE_CHECKING:
     from tests.conftest import WriteCheckpoint
@@ -282,22 +283,32 @@ def test_half_the_strength_is_half_the_way(
     torch.testing.assert_close(torch.logit(half.mix), torch.logit(whole.mix) - 0.5)
 
 
-def test_pairs_are_learned(
-    teacher: EmbeddingModel, calibration: Calibration, corpus: TokenCorpus, tmp_path: Path
-) -> None:
+PAIRS = Stage(
+    kind="pairs",
+    steps=20,
+    lengths=(96,),
+    batch_tokens=800,
+    rates={"scalars": 2e-2, "maps": 2e-2, "encoder": 2e-3},
+    passage_share=0.0,
+    fidelity_share=0.0,
+)
+
+
+@pytest.fixture
+def pairs(teacher: EmbeddingModel) -> PairCorpus:
     texts = [text for text in built_in_texts() if len(text) > 900][:6]
     documents = [Document(str(n), "", text[200:], text[:200]) for n, text in enumerate(texts)]
-    pairs = PairCorpus({"manual": documents}, teacher.tokenizer)
-    stage = Stage(
-        kind="pairs",
-        steps=20,
-        lengths=(96,),
-        batch_tokens=800,
-        rates={"scalars": 2e-2, "maps": 2e-2, "encoder": 2e-3},
-        passage_share=0.0,
-        fidelity_share=0.0,
-    )
-    plan = TrainingPlan(stages=(stage,), warmup=1, precision="bfloat16", save_every=4)
+    return PairCorpus({"manual": documents}, teacher.tokenizer)
+
+
+def test_pairs_are_learned(
+    teacher: EmbeddingModel,
+    calibration: Calibration,
+    corpus: TokenCorpus,
+    pairs: PairCorpus,
+    tmp_path: Path,
+) -> None:
+    plan = TrainingPlan(stages=(PAIRS,), warmup=1, save_every=4)
     student = Student(teacher, calibration, StudentPlan())
     batches = [pairs.documents(96, 1600, np.random.default_rng(seed)) for seed in range(4)]
 
@@ -318,12 +329,38 @@ def test_pairs_are_learned(
     training = Trainer(
         teacher, student, TrainingCorpora(windows=corpus, pairs=pairs), plan, tmp_path
     )
-    assert len(list(training.steps())) == 20
-    guessing = log(len(documents))  # which all vectors alike would come to
+    assert len(list(training.steps())) == PAIRS.steps
+    guessing = log(6)  # documents, which all vectors alike would come to
     assert how_lost() < 0.9 * min(before, guessing)
     saved = torch.load(tmp_path / STATE_FILE, weights_only=True)
     # Documents of earlier steps, which later queries must tell from their own.
-    assert len(saved["memory"]["0"][0]) > stage.batch_tokens // 96
+    assert len(saved["memory"]["0"][0]) > PAIRS.batch_tokens // 96
+
+
+def test_steps_in_bfloat16_are_those_of_float32_but_for_rounding(
+    teacher: EmbeddingModel,
+    calibration: Calibration,
+    corpus: TokenCorpus,
+    pairs: PairCorpus,
+    tmp_path: Path,
+) -> None:
+    stage = replace(PAIRS, steps=3)
+    precisions: tuple[Precision, ...] = ("float32", "bfloat16")
+    losses, learned = [], []
+    for precision in precisions:
+        plan = TrainingPlan(stages=(stage,), warmup=1, precision=precision)
+        student = Student(teacher, calibration, StudentPlan())
+        corpora = TrainingCorpora(windows=corpus, pairs=pairs)
+        training = Trainer(teacher, student, corpora, plan, tmp_path / precision)
+        losses.append([report.loss for report in training.steps()])
+        learned.append(torch.cat([tensor.flatten() for _, tensor in trained(student)]))
+    assert losses[1] == pytest.approx(losses[0], rel=0.02)
+    assert losses[1] != losses[0]
+    begun = torch.cat(
+        [x.flatten() for _, x in trained(Student(teacher, calibration, StudentPlan()))]
+    )
+    exact, narrow = (one - begun for one in learned)
+    assert torch.cosine_similarity(exact, narrow, dim=0) > 0.9
 
 
 @pytest.mark.parametrize("kind", ["pairs", "chunks", "questions"])
