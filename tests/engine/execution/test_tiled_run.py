@@ -30,10 +30,10 @@ def document(long_text: str) -> str:
 
 
 @pytest.fixture
-def small_blocks(default_model: EmbeddingModel) -> EmbeddingModel:
+def small_blocks(shallow_model: EmbeddingModel) -> EmbeddingModel:
     """Its tiles can be halved twice."""
-    assert default_model.calibration is not None
-    return default_model.with_calibration(replace(default_model.calibration, block_size=256))
+    assert shallow_model.calibration is not None
+    return shallow_model.with_calibration(replace(shallow_model.calibration, block_size=256))
 
 
 class Counts(EngineObserver):
@@ -71,19 +71,19 @@ def cosines(a: Vector, b: Vector) -> Vector:
 
 
 def test_swept_and_packed_give_the_same_vectors(
-    default_model: EmbeddingModel, document: str
+    shallow_model: EmbeddingModel, document: str
 ) -> None:
     chunks = ChunkPlan(tokens=100, overlap=30, context="late")
     observer = Counts()
 
     async def scenario() -> None:
-        async with engine_of(default_model, observer) as engine:
+        async with engine_of(shallow_model, observer) as engine:
             swept = await engine.embed_document(document, chunks=chunks)
             (as_text,) = await engine.embed([document])
-        async with engine_of(default_model, min_sweep_tokens=10**6) as engine:
+        async with engine_of(shallow_model, min_sweep_tokens=10**6) as engine:
             packed = await engine.embed_document(document, chunks=chunks)
         assert swept.tokens == packed.tokens > 2_048
-        assert observer.units.count("sweep_tile") == 2 * 7 * 3
+        assert observer.units.count("sweep_tile") == 2 * 3 * 3
         assert cosines(swept.vector, packed.vector) > 0.999999
         assert np.array_equal(as_text.vector, swept.vector)
         assert len(swept.chunks) == len(packed.chunks) > 30
@@ -98,12 +98,12 @@ def test_swept_and_packed_give_the_same_vectors(
 
 @pytest.mark.parametrize("min_sweep_tokens", [0, 10**6], ids=["swept", "packed"])
 def test_events_tell_of_progress_and_of_final_chunks(
-    min_sweep_tokens: int, default_model: EmbeddingModel, document: str
+    min_sweep_tokens: int, shallow_model: EmbeddingModel, document: str
 ) -> None:
     events: list[DocumentEvent] = []
 
     async def scenario() -> None:
-        async with engine_of(default_model, min_sweep_tokens=min_sweep_tokens) as engine:
+        async with engine_of(shallow_model, min_sweep_tokens=min_sweep_tokens) as engine:
             found = await engine.embed_document(
                 document, chunks=ChunkPlan(tokens=128, context="late"), on_event=events.append
             )
@@ -120,7 +120,7 @@ def test_events_tell_of_progress_and_of_final_chunks(
         assert {event.tokens_total for event in progress} == {found.tokens}
         assert progress[-1].seconds_left == pytest.approx(0, abs=1e-6)
         if not min_sweep_tokens:
-            assert len(progress) == 7 * 3
+            assert len(progress) == 3 * 3
             first_chunks = next(
                 n for n, event in enumerate(events) if isinstance(event, ChunksReady)
             )
@@ -129,7 +129,7 @@ def test_events_tell_of_progress_and_of_final_chunks(
     asyncio.run(scenario())
 
 
-def test_a_listener_that_raises_harms_nobody(default_model: EmbeddingModel, document: str) -> None:
+def test_a_listener_that_raises_harms_nobody(shallow_model: EmbeddingModel, document: str) -> None:
     heard = []
 
     def listener(event: DocumentEvent) -> None:
@@ -137,7 +137,7 @@ def test_a_listener_that_raises_harms_nobody(default_model: EmbeddingModel, docu
         raise ValueError("not my day")
 
     async def scenario() -> None:
-        async with engine_of(default_model) as engine:
+        async with engine_of(shallow_model) as engine:
             found = await engine.embed_document(document, on_event=listener)
             assert found.tokens > 2_048
 
@@ -146,12 +146,12 @@ def test_a_listener_that_raises_harms_nobody(default_model: EmbeddingModel, docu
 
 
 def test_cancelling_a_document_frees_the_device(
-    default_model: EmbeddingModel, document: str
+    shallow_model: EmbeddingModel, document: str
 ) -> None:
     observer = Counts()
 
     async def scenario() -> None:
-        async with engine_of(default_model, observer) as engine:
+        async with engine_of(shallow_model, observer) as engine:
             begun = asyncio.Event()
             task = asyncio.create_task(
                 engine.embed_document(document, on_event=lambda _: begun.set())
@@ -162,7 +162,7 @@ def test_cancelling_a_document_frees_the_device(
                 await task
             await engine.embed(["short"])
         assert observer.cancelled_for == ["caller_left"]
-        assert observer.units.count("sweep_tile") < 7 * 3
+        assert observer.units.count("sweep_tile") < 3 * 3
 
     asyncio.run(scenario())
 
