@@ -152,8 +152,8 @@ def test_sections_are_the_whole_text_in_order(text: str, form: HeadingFormat) ->
 def test_time_grows_with_the_length_and_not_its_square(unit: str) -> None:
     started_at = perf_counter()
     for form in ("markdown", "html", "plain"):
-        sections(unit * 100_000, form)
-    assert perf_counter() - started_at < 15  # a square would take hours
+        sections(unit * 30_000, form)
+    assert perf_counter() - started_at < 5  # a square would take minutes
 
 
 @pytest.mark.parametrize("text", ["# {}\n", "{}\n===\n", "<h1>{}</h1>"])

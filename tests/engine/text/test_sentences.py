@@ -61,5 +61,5 @@ def test_all_but_white_space_is_in_one_sentence(text: str) -> None:
 @pytest.mark.parametrize("unit", [".", ". ", ".)", "\n", " \n", "a.", "Mr. ", '."'])
 def test_time_grows_with_the_length_and_not_its_square(unit: str) -> None:
     started_at = perf_counter()
-    sentences(unit * 200_000)
-    assert perf_counter() - started_at < 15  # a square would take hours
+    sentences(unit * 50_000)
+    assert perf_counter() - started_at < 5  # a square would take minutes
