@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import nullcontext
 from itertools import count
 from typing import Any
@@ -73,6 +73,12 @@ class GrpcFront:
     async def check_health(self) -> None:
         if self._watching.done():
             self._watching.result()
+
+    def __del__(self) -> Coroutine[Any, Any, None] | None:
+        """Serve awaits this when it stops the deployment. By itself it would not wait for calls in
+        flight, which are no requests of its own."""
+        server, self._server = self._server, None
+        return None if server is None else server.stop(self._settings.engine.drain_timeout_s)
 
     async def _find_replicas(self) -> None:
         """A handle's router starts with its first call, and learns of all changes from then on."""

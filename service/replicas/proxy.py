@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from engine.errors import DeadlineExceeded, LLNError
+from engine.errors import DeadlineExceeded, EngineUnavailable, LLNError
 from service.errors import error_fields, row_for
 from service.replicas.errors import ReplicaLost
 from service.replicas.ledger import LONG_FROM
@@ -29,6 +29,9 @@ _CHANGE_THINGS = ("/v1/benchmarks", "/v1/claims", "/v1/batches", "/v1/files")
 """They start what another replica must not start a second time."""
 
 _SERVES_OWN = {408: DeadlineExceeded("Serve's deadline for the request passed", code="timeout")}
+
+_NO_APPLICATION = b"Path '"
+"""How Serve's own 404 begins. Other applications may have pages that are not found."""
 
 log = logging.getLogger(__name__)
 
@@ -71,16 +74,28 @@ class _Answer:
         self._send = send
         self.has_begun = False
         self._replaced = False
+        self._not_found: Message | None = None  # until its body says whose it is
 
     async def send(self, message: Message) -> None:
         self.has_begun = True
-        if message["type"] == "http.response.start":
-            error = _SERVES_OWN.get(message["status"])
-            if error is not None and not _is_json(message["headers"]):
-                self._replaced = True
-                await _send_error(error, self._send)
+        if message["type"] == "http.response.start" and not _is_json(message["headers"]):
+            if message["status"] == 404:
+                self._not_found = message
+                return
+            await self._replace(_SERVES_OWN.get(message["status"]))
+        elif self._not_found is not None:
+            start, self._not_found = self._not_found, None
+            if message.get("body", b"").startswith(_NO_APPLICATION):
+                await self._replace(EngineUnavailable("the replicas start or stop"))
+            else:
+                await self._send(start)
         if not self._replaced:
             await self._send(message)
+
+    async def _replace(self, error: LLNError | None) -> None:
+        if error is not None:
+            self._replaced = True
+            await _send_error(error, self._send)
 
 
 class _Body:

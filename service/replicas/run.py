@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -22,6 +23,7 @@ from service.settings import Settings, SettingsError
 log = logging.getLogger(__name__)
 
 _CHECK_S = 60.0
+_LOOK_EVERY_S = 0.2
 
 
 def serve_replicas(
@@ -71,9 +73,20 @@ def _serve(settings: Settings, options: ReplicaOptions, stop: _Stop) -> None:
         log.info("serving", extra={"fields": fields})
         stop.wait()
         log.info("stopping")
+        _drain(serve)
     finally:
         serve.shutdown()
     log.info("stopped")
+
+
+def _drain(serve: Any) -> None:
+    """Waits until the replicas have answered the requests in flight. Each has its own deadline.
+
+    `shutdown` alone would end Serve's proxies at once, and the connections of all callers.
+    """
+    serve.delete(APPLICATION, _blocking=False)
+    while APPLICATION in serve.status().applications:
+        time.sleep(_LOOK_EVERY_S)
 
 
 def _http_options(settings: Settings) -> dict[str, Any]:
@@ -144,7 +157,7 @@ class _Stop:
 
     def handle(self, number: int, _: FrameType | None) -> None:
         if not self._serves or self._asked.is_set():
-            raise KeyboardInterrupt
+            raise SystemExit(128 + number)
         self._asked.set()
 
 

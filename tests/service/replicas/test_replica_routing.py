@@ -275,12 +275,14 @@ class Replicas:
             return
         if fate == "breaks":
             raise RuntimeError("the proxy broke")
-        status, kind = (408, b"text/plain") if fate == "late" else (200, b"application/json")
+        status = {"late": 408, "is gone": 404, "finds nothing": 404}.get(fate, 200)
+        kind = b"application/json" if status == 200 else b"text/plain"
         headers = [(b"content-type", kind)]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         if fate == "dies half-way":
             raise ConnectionError("the replica died")
-        await send({"type": "http.response.body", "body": b"{}"})
+        body = b"Path '/embed' not found. Ping ..." if fate == "is gone" else b"{}"
+        await send({"type": "http.response.body", "body": body})
 
 
 def ask(replicas: Replicas, scope: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -328,6 +330,12 @@ def test_otherwise_the_caller_is_told(fates: tuple[str, ...], scope: dict[str, A
 def test_an_answer_that_has_begun_breaks() -> None:
     with pytest.raises(ConnectionError):
         ask(Replicas("dies half-way"), SHORT_SCOPE)
+
+
+def test_without_its_application_serve_answers_that_it_stops() -> None:
+    status, answer = ask(Replicas("is gone"), SHORT_SCOPE)
+    assert (status, answer["error"]["code"]) == (503, "unavailable")
+    assert ask(Replicas("finds nothing"), SHORT_SCOPE) == (404, {}), "another application's own"
 
 
 def test_the_deadline_of_serve_is_an_error_of_ours() -> None:

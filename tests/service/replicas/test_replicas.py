@@ -25,6 +25,7 @@ from service.pb.lln.v1 import embeddings_pb2 as pb
 from service.pb.tei.v1 import tei_pb2
 from tests.service.outside import free_port
 from tests.service.processes import clean_environment, lln
+from tests.service.replicas.ray_cluster import STOP_S
 from tests.service.replicas.ray_servers import (
     Served,
     run_lln,
@@ -184,6 +185,29 @@ def test_a_replica_is_killed_while_it_reads(ray_folder: Path) -> None:
         while len(served.processes("replicas")) < 2 and time.monotonic() < deadline:
             time.sleep(0.5)
         assert len(served.processes("replicas")) == 2, "the killed one is replaced"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_stop_answers_what_is_in_flight(ray_folder: Path) -> None:
+    long = "A long document. " * 3_000
+    with (
+        serving(ray_folder, "default", "--replicas", "1") as served,
+        grpc.insecure_channel(served.grpc_address) as channel,
+        ThreadPoolExecutor() as pool,
+    ):
+        document = pool.submit(
+            httpx.post, f"{served.url}/v1/documents", json={"text": long}, timeout=120
+        )
+        message = pb.EmbedRequest(input=[{"text": long}])
+        text = pool.submit(embeddings_stub(channel).Embed, message, timeout=120)
+        time.sleep(2)
+        assert not document.done()
+        assert not text.done()
+        served.process.terminate()
+        assert document.result().status_code == 200
+        assert len(text.result().embeddings) == 1
+        assert served.process.wait(STOP_S) == 0
 
 
 @pytest.mark.slow
