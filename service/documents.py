@@ -92,10 +92,10 @@ async def embed_document(
     request: DocumentRequest,
     pieces: Pieces,
     *,
-    on_event: OnEvent = lambda _: None,
+    on_event: OnEvent | None = None,
     run_reader: RunReader = _run_to_end,
 ) -> DocumentChunks:
-    """Embeds a document while its pieces arrive.
+    """Embeds a document while its pieces arrive. Without `on_event`, no events are made.
 
     Raises EngineUnavailable if `run_reader` stopped reading because the server shuts down.
     """
@@ -104,14 +104,15 @@ async def embed_document(
         if not await run_reader(_read(document, request, pieces, on_event)):
             raise EngineUnavailable("the server is stopping and did not read the whole document")
         await document.end()
-        on_event(Accepted(model=request.model, tokens=document.tokens))
+        if on_event is not None:
+            on_event(Accepted(model=request.model, tokens=document.tokens))
         return await document.finish()
     finally:
         document.abort()
 
 
 def _open(
-    engine: AsyncEngine, request: DocumentRequest, on_event: OnEvent
+    engine: AsyncEngine, request: DocumentRequest, on_event: OnEvent | None
 ) -> DocumentStream[DocumentChunks]:
     shared: dict[str, Any] = {
         "model": request.model,
@@ -200,19 +201,19 @@ async def _read(
     document: DocumentStream[DocumentChunks],
     request: DocumentRequest,
     pieces: Pieces,
-    on_event: OnEvent,
+    on_event: OnEvent | None,
 ) -> None:
     reported = 0
     async with read_by_then(request.timeout_s):
         async for piece in pieces:
             await document.feed(piece)
-            if document.tokens >= reported + _ACCEPTED_EVERY_TOKENS:
+            if on_event is not None and document.tokens >= reported + _ACCEPTED_EVERY_TOKENS:
                 reported = document.tokens
                 on_event(Accepted(model=request.model, tokens=reported))
 
 
 async def embed_living(
-    engine: AsyncEngine, request: LivingRequest, on_event: OnEvent = lambda _: None
+    engine: AsyncEngine, request: LivingRequest, on_event: OnEvent | None = None
 ) -> LivingEmbedding:
     """Embeds a document with its record, as a whole or as an update of the record that was sent."""
     _check_keeps_vector(request)
@@ -237,7 +238,8 @@ async def embed_living(
             exact=request.exact,
             **shared,
         )
-    if found.chunks:  # all at the end: a kept one may become stale by what is read last
+    # All at the end: a kept one may become stale by what is read last.
+    if on_event is not None and found.chunks:
         on_event(ChunksReady(chunks=found.chunks))
     return found
 

@@ -47,10 +47,12 @@ class JsonRoute(APIRoute):
             if not needs_body and not await request.body():
                 return await own(request, None)
             require_json(request.headers, undeclared=self.undeclared_types, others=self.other_types)
-            document = await _parse_in_time(request, await request.body())
-            request._body = b""  # its memory is not needed beside the document's
+            body = await request.body()
+            num_bytes = len(body)
+            document = await _parse_in_time(request, body)
+            request._body = body = b""  # its memory is not needed beside the document's
             handler = self.choose(request, document) or own
-            return await handler(request, document)
+            return await handler(request, document, num_bytes)
 
         return handle_json
 

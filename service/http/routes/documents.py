@@ -33,7 +33,7 @@ from service.documents import (
 )
 from service.edits import apply_edits
 from service.errors import report_params
-from service.fairness import receive_within
+from service.fairness import beside_others, receive_within
 from service.http.dependencies import Engine, Record, ServerSettings, TimeoutS
 from service.http.document_answers import chunk_fields, event_fields, living_fields, own_vector
 from service.http.json_request import JsonRoute
@@ -275,7 +275,9 @@ async def update_document(body: UpdateBody, call: Call) -> Response:
     1 - cosine to a fresh reading keeps for 99 % of such chunks (`staleness`). `gone` lists the
     record's other chunks.
     """
-    text = body.text if body.edits is None else apply_edits(body.text, body.edits)
+    text = body.text
+    if body.edits is not None:
+        text = await beside_others(partial(apply_edits, text, body.edits))
     return await call.answer_living(
         body,
         {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import platform
 from dataclasses import asdict
+from functools import partial
 from typing import Any, cast
 
 from fastapi import APIRouter, Depends, HTTPException, Request, Response
@@ -16,6 +17,7 @@ from engine.errors import InvalidInput
 from engine.scheduling.deadline import Deadline
 from engine.types import Context, ModelInfo
 from service.edits import apply_edits
+from service.fairness import beside_others
 from service.http.dependencies import Engine, Record, ServerSettings, TimeoutS
 from service.http.json_request import JsonRoute
 from service.http.json_response import dump_list, json_response
@@ -51,7 +53,7 @@ async def plan(body: PlanBody, engine: Engine, timeout_s: TimeoutS, record: Reco
             raise InvalidInput(
                 "edits change the text of a document with a record; give both", param="edits"
             )
-        text = apply_edits(text, body.edits)
+        text = await beside_others(partial(apply_edits, text, body.edits))
     found = await planned(
         engine,
         tokens=body.tokens,

@@ -98,6 +98,12 @@ class Chunking(Body, ChunkingFields):
         default=None, description="spans: ranges of characters."
     )
 
+    _spans: tuple[Span, ...] = ()
+
+    def model_post_init(self, context: object, /) -> None:
+        """Here and not in `plan`: the event loop does not wait while a long body is validated."""
+        self._spans = tuple(Span(s.start, s.end) for s in self.spans or ())
+
     def plan(self) -> EngineChunking | None:
         """What the engine is asked for. Raises InvalidInput for an option of another type."""
         given = {
@@ -130,8 +136,7 @@ class Chunking(Body, ChunkingFields):
                         code="missing_field",
                         param="chunking.spans",
                     )
-                spans = tuple(Span(s.start, s.end) for s in self.spans)
-                return SpanPlan(**given | {"spans": spans})
+                return SpanPlan(**given | {"spans": self._spans})
 
 
 _CHUNKING_FIELDS: dict[ChunkingType, tuple[str, ...]] = {

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Annotated, Any
 
 import pytest
 from fastapi import Cookie, Depends, Header, Query, Request, Response
-from pydantic import BaseModel
+from pydantic import BaseModel, field_validator
 
 from service.errors import InvalidField
 from service.http.json_handler import JsonHandler
@@ -76,6 +77,29 @@ def test_what_is_not_as_declared_is_named() -> None:
 def test_functions_without_an_argument_run_before_the_body_is_read() -> None:
     with pytest.raises(InvalidField, match="refused"):
         answer({"size": "three"}, posted(b"refuse=1"))
+
+
+class Watched(Body):
+    thread: str = ""
+
+    @field_validator("thread", mode="before")
+    @classmethod
+    def _tell_thread(cls, value: Any) -> str:
+        return threading.current_thread().name
+
+
+async def tell_thread(body: Watched) -> Response:
+    return Response(body.thread)
+
+
+@pytest.mark.parametrize(("num_bytes", "waits"), [(65_536, True), (65_537, False)])
+def test_the_event_loop_does_not_wait_while_a_long_body_is_validated(
+    num_bytes: int, waits: bool
+) -> None:
+    """Tens of thousands of edits or spans take half a second."""
+    handler = handler_of(tell_thread)
+    found = asyncio.run(handler(posted(), {"size": 3, "thread": ""}, num_bytes))
+    assert (bytes(found.body).decode() == threading.main_thread().name) == waits
 
 
 def test_what_would_be_passed_over_cannot_be_declared() -> None:
