@@ -10,6 +10,8 @@ export class ApiError extends Error {
   }
 }
 
+const BROKEN = "The server's answer broke off, or is not an answer of LLN.";
+
 let key = null; // the latest key from the user, until the server rejects it
 let refused = () => {};
 
@@ -31,7 +33,7 @@ async function ask(path, { headers, ...options }) {
   if (response.ok && document !== null) return document;
   const error = document?.error ?? {};
   const failure = new ApiError(
-    error.message ?? `The server answered with status ${response.status}.`,
+    error.message ?? (response.ok ? BROKEN : `The server answered with status ${response.status}.`),
     error.code ?? "unknown",
     response.status,
   );

@@ -32,6 +32,17 @@ export function show(element, visible) {
   element.hidden = !visible;
 }
 
+// Resolves once the element is on the screen: of what is in a hidden view nothing can be scrolled to.
+export const whenShown = (element) =>
+  new Promise((resolve) => {
+    const observer = new ResizeObserver(() => {
+      if (!element.checkVisibility()) return;
+      observer.disconnect();
+      resolve();
+    });
+    observer.observe(element);
+  });
+
 // Lets the browser handle events, so that long work does not block clicks.
 export const turn = () => new Promise((resolve) => setTimeout(resolve));
 

@@ -4,6 +4,7 @@
 import { attentionName } from "./attention.js";
 import { colour, isDarkInk } from "./colour.js";
 import { make } from "./dom.js";
+import { legend } from "./legend.js";
 import { range, shareOf, short } from "./numbers.js";
 
 // Of the instrument that names heads, short enough for a square.
@@ -37,7 +38,7 @@ export class HeadGrid {
     grid.style.setProperty("--heads", heads);
     grid.addEventListener("keydown", (event) => this.move(event));
     this.element.replaceChildren(
-      make("figcaption", {}, this.session.model), grid, legend(limits, reading.unit));
+      make("figcaption", {}, this.session.model), grid, legend(short(limits[0]), `${short(limits[1])}${unitOf(reading)}`));
     this.squares = rows.map((row) => [...row.querySelectorAll(".head")]);
     const entry = this.squares.flat().find((square) => square.dataset.place === (focused ?? open)) ?? this.squares[0]?.[0];
     if (entry) entry.tabIndex = 0;
@@ -84,11 +85,10 @@ export class HeadGrid {
     const place = `${this.session.model}, layer ${layer}${this.whole ? "" : `, head ${head}`}`;
     if (value === undefined || value === null) return `${place}: not read`;
     const error = this.reading.error?.[layer]?.[head];
-    const unit = this.reading.unit === "dimensionless" ? "" : ` ${this.reading.unit}`;
     const bound = error ? ` ± ${short(error)}` : "";
     const label = this.reading.labels?.[layer]?.[head];
     const named = label ? `${label}, ` : "";
-    return `${place}: ${named}${this.name} ${short(value)}${bound}${unit}${spread(this.reading.rows?.[layer]?.[head])}`;
+    return `${place}: ${named}${this.name} ${short(value)}${bound}${unitOf(this.reading)}${spread(this.reading.rows?.[layer]?.[head])}`;
   }
 
   move(event) {
@@ -109,19 +109,13 @@ export class HeadGrid {
   }
 }
 
+const unitOf = ({ unit }) => (unit === "dimensionless" ? "" : ` ${unit}`);
+
 // How a value spreads over the head's rows, of an instrument with a value for each.
 const spread = (quantiles) => {
   if (!quantiles) return "";
   const [low, middle, high] = quantiles.map(short);
   return `; rows: a tenth below ${low}, half below ${middle}, nine tenths below ${high}`;
 };
-
-function legend([low, high], unit) {
-  const bar = make("span", { class: "ramp", "aria-hidden": "true" });
-  const stops = Array.from({ length: 9 }, (_, index) => colour(index / 8));
-  bar.style.backgroundImage = `linear-gradient(to right, ${stops.join(", ")})`;
-  const name = unit === "dimensionless" ? "" : ` ${unit}`;
-  return make("div", { class: "legend" }, make("span", {}, short(low)), bar, make("span", {}, `${short(high)}${name}`));
-}
 
 export const valuesOf = (readings) => range(readings.flatMap((reading) => reading.values.flat()));

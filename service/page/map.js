@@ -6,8 +6,9 @@ import { attentionName } from "./attention.js";
 import { cellOf, NAMED_TOKENS, ticks } from "./cells.js";
 import { shades } from "./colour.js";
 import { make, show } from "./dom.js";
+import { legend } from "./legend.js";
 import { Newest } from "./newest.js";
-import { count } from "./numbers.js";
+import { count, short } from "./numbers.js";
 import { addAside } from "./work.js";
 
 const CELLS = 256;
@@ -16,12 +17,13 @@ const EDGE = 46; // width of the axes in CSS pixels
 
 export class MapView {
   // view: the window in tokens of `first`, which is a session of the same text.
-  constructor(parent, session, { view, first, onView, onCell, onError, onPick }) {
-    Object.assign(this, { session, view, first, onView, onCell, onError, onPick });
+  constructor(parent, session, { view, first, onFound, onView, onCell, onError, onPick }) {
+    Object.assign(this, { session, view, first, onFound, onView, onCell, onError, onPick });
     this.asking = new Newest();
     this.canvas = make("canvas", { class: "map", tabindex: 0, role: "img" });
     this.caption = make("figcaption", {});
-    this.element = make("figure", { class: "map-figure" }, this.caption, this.canvas);
+    this.legend = make("div", {});
+    this.element = make("figure", { class: "map-figure" }, this.caption, this.canvas, this.legend);
     parent.append(this.element);
     this.listen();
     new ResizeObserver(() => this.draw()).observe(this.canvas);
@@ -31,6 +33,7 @@ export class MapView {
     this.close();
     this.place = { layer, head };
     this.found = null;
+    this.legend.replaceChildren();
     const closed = this.session.whyClosed(layer, head);
     this.caption.textContent = closed ?? `${this.session.model}: reading the attention of layer ${layer}, head ${head}…`;
     this.canvas.removeAttribute("aria-label");
@@ -94,8 +97,7 @@ export class MapView {
       this.found = { ...found, values: floats(found.values), height: found.row_edges.length - 1, width: found.column_edges.length - 1 };
       this.caption.textContent = `${attentionName(found.attention)} · layer ${found.layer}, head ${found.head} · ${this.session.model}`;
       this.canvas.setAttribute("aria-label", this.words());
-      this.paint();
-      this.draw();
+      this.onFound();
       this.element.dataset.window = [...rows, ...columns].join(" ");
     } catch (failure) {
       if (!signal.aborted) {
@@ -111,14 +113,17 @@ export class MapView {
     return `Attention map of ${this.caption.textContent}: rows ${count(rows[0])} to ${count(rows[1])}, columns ${count(columns[0])} to ${count(columns[1])} of ${count(this.session.tokens)} tokens`;
   }
 
-  // Draws one pixel per cell, on a log scale that starts at a tenth of uniform attention.
-  paint() {
-    const { values, width, height, tokens } = this.found;
-    const even = 1 / tokens;
-    let largest = 2 * even;
-    for (const value of values) if (value > largest) largest = value;
-    const low = Math.log(even / 10);
-    const scale = 255 / (Math.log(largest) - low);
+  // The attention a token that the colours are to tell apart: from a tenth of uniform attention.
+  get limits() {
+    const { values, tokens } = this.found;
+    return [0.1 / tokens, values.reduce((largest, value) => Math.max(largest, value), 2 / tokens)];
+  }
+
+  // Draws one pixel per cell, on a log scale.
+  paint([least, most]) {
+    const { values, width, height } = this.found;
+    const low = Math.log(least);
+    const scale = 255 / (Math.log(most) - low);
     const colours = shades();
     const image = new ImageData(width, height);
     for (let cell = 0; cell < values.length; cell++) {
@@ -132,10 +137,7 @@ export class MapView {
     this.picture.width = width;
     this.picture.height = height;
     this.picture.getContext("2d").putImageData(image, 0, 0);
-  }
-
-  recolour() {
-    if (this.found) this.paint();
+    this.legend.replaceChildren(legend(`${short(least)} or less`, `${short(most)} a token`));
     this.draw();
   }
 

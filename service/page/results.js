@@ -6,7 +6,7 @@ import { clearError, fail } from "./errors.js";
 import { MapView } from "./map.js";
 import { Measures } from "./measures.js";
 import { Newest } from "./newest.js";
-import { count, counted, short } from "./numbers.js";
+import { count, counted, range, short } from "./numbers.js";
 import { BEGINNINGS, beginningsOf, drawOutline } from "./outline.js";
 import { Reader } from "./reader.js";
 import { remember, state, windowOf } from "./state.js";
@@ -192,12 +192,20 @@ export class Results {
   mapOf(session) {
     const map = new MapView(byId("maps"), session, {
       view: this.view, first: this.first,
+      onFound: () => this.paintMaps(),
       onView: () => this.viewChanged(),
       onCell: (cell) => describeCell(session, cell),
       onPick: (cell) => markCell(session, cell),
       onError: (failure) => fail(failure, () => map.changed()),
     });
     return map;
+  }
+
+  // All on one scale, so that equal colours mean equal attention.
+  paintMaps() {
+    const maps = this.maps.filter(({ found }) => found);
+    const limits = range(maps.flatMap((map) => map.limits));
+    for (const map of maps) map.paint(limits);
   }
 
   openWindow() {
@@ -220,7 +228,8 @@ export class Results {
 
   recolour() {
     this.measures.draw();
-    for (const map of this.maps) map.recolour();
+    this.paintMaps();
+    for (const map of this.maps) map.draw(); // those that are not read yet have axes
   }
 }
 

@@ -1,7 +1,7 @@
 // Searches the folder that the server was started with, and shows each passage in its document.
 
 import { get, post } from "./api.js";
-import { byId, make, show } from "./dom.js";
+import { byId, make, show, whenShown } from "./dom.js";
 import { fail } from "./errors.js";
 import { Newest } from "./newest.js";
 import { counted } from "./numbers.js";
@@ -56,17 +56,19 @@ function search(query, by) {
   searching.ask(async (signal) => {
     opened = null; // the file may have been indexed again
     const { data } = await post("v1/search", { query, by, limit: 20 }, signal);
-    await showHits(data, wordsOf(query));
+    await showHits(data, wordsOf(query), signal);
   }, () => search(query, by));
 }
 
-async function showHits(hits, words) {
+async function showHits(hits, words, signal) {
   byId("search-status").textContent = hits.length ? counted(hits.length, "passage") : "Nothing was found.";
   show(byId("search-status"), true);
   show(byId("found"), hits.length > 0);
   buttons = new Map(hits.map((hit) => [hit, hitButton(hit, words)]));
   byId("hits").replaceChildren(...[...buttons.values()].map((button) => make("li", {}, button)));
   if (!hits.length) return;
+  await whenShown(byId("found")); // the user may be in another tab of the page
+  if (signal.aborted) return;
   const top = scrollY; // the reader may ask for room, and the form is to stay in sight
   await open(hits[0], words);
   scrollTo({ top, behavior: "instant" });
@@ -109,13 +111,15 @@ async function open(hit, words) {
 
 // Words of a text
 
+const WORD = /[\p{L}\p{N}\p{M}_]+/gu; // a word goes on after its marks
+
 const wordsOf = (query) =>
-  new Set((query.toLowerCase().match(/[\p{L}\p{N}_]+/gu) ?? []).filter((word) => word.length >= SHORTEST_WORD));
+  new Set((query.toLowerCase().match(WORD) ?? []).filter((word) => word.length >= SHORTEST_WORD));
 
 // Returns where these words stand, also with an s at their end.
 function spansOf(text, words) {
   const spans = [];
-  for (const match of text.matchAll(/[\p{L}\p{N}_]+/gu)) {
+  for (const match of text.matchAll(WORD)) {
     const word = match[0].toLowerCase();
     if (words.has(word) || words.has(word.replace(/s$/, "")) || words.has(`${word}s`)) {
       spans.push([match.index, match.index + match[0].length]);

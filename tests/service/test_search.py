@@ -151,24 +151,13 @@ def test_a_passage_is_chosen_while_its_document_is_being_shown(
     text = "word " * 200_000 + "swordfish"
     ends = [(0, 9), (len(text) - 9, len(text))]
     hits = [hit_at(start, text[start:end]) for start, end in ends]
-    found = {"object": "list", "data": hits, "usage": {"prompt_tokens": 1, "total_tokens": 1}}
-    described = {"folder": "notes", "files": 1, "passages": 2, "tokens": 9}
     click_second = """() => new MutationObserver(() => {
       const second = document.querySelectorAll(".hit")[1];
       const isShowing = document.querySelector("#found-text").childElementCount;
       if (second?.ariaPressed === "false" && isShowing) second.click();
     }).observe(document.querySelector("#found"), { childList: true, subtree: true })"""
     with fresh_tab(browser, str(http.base_url)) as tab:
-        tab.route(
-            "**/v1/search",
-            lambda route: route.fulfill(
-                json=found if route.request.method == "POST" else {"index": described}
-            ),
-        )
-        tab.route(
-            "**/v1/search/document*",
-            lambda route: route.fulfill(json={"file": "a.txt", "title": None, "text": text}),
-        )
+        find_in(tab, text, hits)
         go(tab, "/#view=search")
         tab.wait_for_selector("#query:enabled")
         tab.evaluate(click_second)
@@ -177,6 +166,43 @@ def test_a_passage_is_chosen_while_its_document_is_being_shown(
         wait_for(lambda: tab.evaluate("CSS.highlights.has('passage')"), "the passage's mark")
         wait_for(lambda: texts_of(tab, "passage") == ["swordfish"], "the second passage's mark")
         assert tab.locator("#search-error").is_hidden()
+
+
+def test_a_passage_that_is_found_while_another_tab_is_open_is_scrolled_to(
+    browser: Browser, http: httpx.Client
+) -> None:
+    text = "word\n" * 5_000 + "swordfish"
+    with fresh_tab(browser, str(http.base_url)) as tab:
+        find_in(tab, text, [hit_at(len(text) - 9, "swordfish")])
+        go(tab, "/#view=search")
+        tab.wait_for_selector("#query:enabled")
+        tab.fill("#query", "swordfish")
+        tab.evaluate(
+            """() => {
+              document.querySelector("#search").click();
+              document.querySelector("#tab-edit").click();
+            }"""
+        )
+        tab.wait_for_selector(".hit", state="attached")
+        tab.click("#tab-search")
+        wait_for(lambda: tab.evaluate("CSS.highlights.has('passage')"), "the passage's mark")
+        assert tab.evaluate("document.querySelector('#found-text').scrollTop") > 0
+
+
+def find_in(tab: Page, text: str, hits: list[dict[str, Any]]) -> None:
+    """A server that finds these passages, all of one document."""
+    found = {"object": "list", "data": hits, "usage": {"prompt_tokens": 1, "total_tokens": 1}}
+    described = {"folder": "notes", "files": 1, "passages": len(hits), "tokens": 9}
+    tab.route(
+        "**/v1/search",
+        lambda route: route.fulfill(
+            json=found if route.request.method == "POST" else {"index": described}
+        ),
+    )
+    tab.route(
+        "**/v1/search/document*",
+        lambda route: route.fulfill(json={"file": "a.txt", "title": None, "text": text}),
+    )
 
 
 def hit_at(start: int, text: str) -> dict[str, Any]:

@@ -235,6 +235,32 @@ def test_two_models_side_by_side(page: Page) -> None:
     captions = page.locator(".map-figure figcaption").all_inner_texts()
     assert "LLN+Diag" in captions[0]
     assert "softmax" in captions[1]
+    first, second = page.locator(".map-figure .legend").all_inner_texts()
+    assert first == second, "equal colours mean equal attention"
+    assert re.fullmatch(r"[\d.e-]+ or less\s+[\d.e-]+ a token", first)
+    assert darkest(page, 0) != darkest(page, 1), "only one has the most attention"
+
+
+def darkest(page: Page, index: int) -> list[int]:
+    """The colour of the strongest cell of a map."""
+    found: list[int] = (
+        page.locator("canvas.map")
+        .nth(index)
+        .evaluate(
+            """(canvas) => {
+          const edge = 46 * devicePixelRatio, side = canvas.width - edge;
+          const { data } = canvas.getContext("2d").getImageData(edge, edge, side, side);
+          let darkest = [255, 255, 255];
+          const light = ([red, green, blue]) => red + green + blue;
+          for (let at = 0; at < data.length; at += 4) {
+            const pixel = [...data.slice(at, at + 3)];
+            if (data[at + 3] === 255 && light(pixel) < light(darkest)) darkest = pixel;
+          }
+          return darkest;
+        }"""
+        )
+    )
+    return found
 
 
 def test_short_text_says_why_it_has_no_topics(page: Page) -> None:

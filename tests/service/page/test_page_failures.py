@@ -51,6 +51,12 @@ def test_server_errors_are_shown_in_its_own_words(page: Page) -> None:
     page.wait_for_selector("#error:has-text('The queue is full.')")
 
 
+def test_an_answer_that_is_none_is_told_as_such(page: Page) -> None:
+    page.route("**/v1/tokenize", lambda route: route.fulfill(body="<html>Sign in</html>"))
+    submit(page, SHORT)
+    page.wait_for_selector("#error:has-text('broke off, or is not an answer of LLN')")
+
+
 def test_results_stay_whole_while_the_next_text_fails(page: Page) -> None:
     """Of two models the second refuses: neither model's next text is shown."""
     read(page, SHORT)

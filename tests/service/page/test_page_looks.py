@@ -33,6 +33,22 @@ def test_numbers_are_read_on_every_shade(page: Page) -> None:
     assert min(page.evaluate(contrasts)) >= 4.5
 
 
+def test_colours_that_are_values_stay_where_colours_are_forced(page: Page) -> None:
+    page.emulate_media(forced_colors="active")
+    page.click("#tab-similarity")
+    page.click("#compare")
+    page.wait_for_selector(".cosine")
+    colours = {colour_of(page, f".cosine >> nth={index}", "backgroundColor") for index in (0, 2)}
+    assert len(colours) == 2
+    chosen, other = ("#tab-similarity", "#tab-edit")
+    assert colour_of(page, chosen, "backgroundColor") != colour_of(page, other, "backgroundColor")
+
+
+def colour_of(page: Page, selector: str, name: str) -> str:
+    found: str = page.locator(selector).evaluate(f"(element) => getComputedStyle(element).{name}")
+    return found
+
+
 def test_dark_and_light(page: Page) -> None:
     background = "getComputedStyle(document.body).backgroundColor"
     light = page.evaluate(background)
