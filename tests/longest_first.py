@@ -80,7 +80,6 @@ LONG_FILES = (
     "tests/engine/execution/test_linked_context.py",
     "tests/service/batches/test_batches.py",
     "tests/kernels/test_custom_op.py",
-    "tests/service/dialects/test_rerankers.py",
     "tests/benchmarks/test_simulated_replicas.py",
     "tests/service/grpc/test_grpc_embed_stream.py",
     "tests/engine/platform/test_byte_products.py",

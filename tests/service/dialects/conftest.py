@@ -116,7 +116,7 @@ def as_array(vectors: Any) -> np.ndarray:
     return np.asarray(vectors, np.float32)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def run_apart() -> RunApart:
     """Runs a program with clients that do not fit beside the others, from the folder where
     tools/install_clients.py puts them. The program prints JSON."""

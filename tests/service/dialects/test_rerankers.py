@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.service.dialects.conftest import KEY, RunApart
+from tests.service.dialects.conftest import KEY
 
 QUERY = "weather"
 TEXTS = ["The cat sat.", "Rain fell in the evening.", "Nothing of note."]
@@ -122,36 +122,3 @@ def test_what_is_refused(api: httpx.Client, body: dict[str, Any], param: str | N
     if param is not None:
         assert answer.json()["error"]["param"] == param
     assert answer.json()["message"] == answer.json()["error"]["message"]
-
-
-PROGRAM = """
-import json
-import litellm
-litellm.suppress_debug_info = True
-url, key, query, texts = {url!r}, {key!r}, {query!r}, {texts!r}
-found = {{}}
-for name, (model, path, fields) in {providers!r}.items():
-    answer = litellm.rerank(
-        model=model, query=query, documents=texts, api_base=url + path, api_key=key, **fields
-    )
-    found[name] = [
-        [one["index"], one["relevance_score"], one["document"]["text"]] for one in answer.results
-    ]
-print(json.dumps(found))
-"""
-
-PROVIDERS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "voyage": ("voyage/rerank-2.5", "/v1", {"top_n": 3}),
-    "jina": ("jina_ai/jina-reranker-v2-base-multilingual", "/v1/rerank", {}),
-    "cohere": ("cohere/rerank-v3.5", "", {}),
-    "infinity": ("infinity/served", "", {}),
-    "vllm": ("hosted_vllm/served", "/v1", {}),
-}
-
-
-def test_litellm(run_apart: RunApart, url: str, expected: list[tuple[int, float]]) -> None:
-    """Its Voyage provider needs `top_n`: without, nothing in the body is Voyage's."""
-    program = PROGRAM.format(url=url, key=KEY, query=QUERY, texts=TEXTS, providers=PROVIDERS)
-    found = run_apart("litellm", program)
-    ours = [[index, score, TEXTS[index]] for index, score in expected]
-    assert found == dict.fromkeys(PROVIDERS, ours)
