@@ -15,6 +15,8 @@ from engine.diagnostics.rows import DECILES
 from engine.diagnostics.temperature import HIGHEST
 from tests.engine.dense import DENSE, HEAD_SIZE, Floats, dense, kind_shares, scores, seen
 
+_DECILES, _TENTHS = np.array(DECILES), np.arange(1, 10) / 10
+
 
 def entropies(view: HeadView) -> dict[str, Tensor]:
     matrix = dense(view)
@@ -64,8 +66,10 @@ def stationary_perplexities(view: HeadView) -> dict[str, Tensor]:
     rows = torch.full((view.num_heads, 1, view.num_tokens), 1 / view.num_tokens).double()
     power = matrix
     for _ in range(60):
-        power = power @ power
+        before, power = power, power @ power
         power = power / power.sum(-1, keepdim=True)
+        if (power - before).abs().max() < 1e-15:
+            break
     ends = (rows @ power).squeeze(1)
     order = ends.sort(descending=True)
     return {"": torch.special.entr(ends).sum(-1).exp(), "top_mass": order.values[:, :8]}
@@ -91,8 +95,8 @@ def log_normalities(view: HeadView) -> dict[str, Tensor]:
 
 
 def _gap(standard: Floats) -> float:
-    below = [np.mean(standard < decile) for decile in DECILES]
-    return float(np.max(np.abs(np.array(below) - np.arange(1, 10) / 10)))
+    below = np.count_nonzero(standard[:, None] < _DECILES, axis=0) / len(standard)
+    return float(np.abs(below - _TENTHS).max())
 
 
 def _mean(values: list[float]) -> float:
