@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +22,7 @@ from engine.training.calibrate import CalibrationPlan
 from engine.training.convert import adapt_model, built_in_texts
 from engine.training.export import export_model
 from service.cli.__main__ import main
+from tests.forked import printed_by_fork
 
 if TYPE_CHECKING:
     from tests.conftest import WriteCheckpoint
@@ -159,9 +158,15 @@ def test_a_model_that_is_no_folder_is_refused() -> None:
 
 
 def test_without_the_import_the_folder_is_refused(exported: Path) -> None:
-    program = f"import transformers; transformers.AutoConfig.from_pretrained({str(exported)!r})"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert "model type `lln`" in done.stderr
+    told = printed_by_fork(
+        "import sys, transformers\n"
+        "assert 'lln' not in sys.modules\n"
+        "try:\n"
+        f"    transformers.AutoConfig.from_pretrained({str(exported)!r})\n"
+        "except ValueError as refusal:\n"
+        "    print(refusal)\n"
+    )
+    assert "model type `lln`" in told
 
 
 def test_the_command(adapted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
