@@ -33,8 +33,8 @@ def some_ids(count: int) -> Tensor:
     return torch.randint(0, 30_000, (count,), generator=torch.Generator().manual_seed(0))
 
 
-def test_every_attention_encodes(default_model: EmbeddingModel) -> None:
-    rows = rows_of(default_model, *ATTENTIONS)
+def test_every_attention_encodes(shallow_model: EmbeddingModel) -> None:
+    rows = rows_of(shallow_model, *ATTENTIONS)
     assert [row.attention for row in rows] == [*ATTENTIONS, *ATTENTIONS]
     assert {row.tokens for row in rows} == {20, 90}
     assert all(row.seconds > 0 and row.work == "forward" for row in rows)
@@ -52,8 +52,8 @@ def test_quality_states_the_limit(
     assert caught.value.limit == limit or LEAST_TOKENS < caught.value.limit < length
 
 
-def test_training_rows(default_model: EmbeddingModel) -> None:
-    rows = rows_of(default_model, "softmax", "nystromformer", "lln", "lln_diag", training=True)
+def test_training_rows(shallow_model: EmbeddingModel) -> None:
+    rows = rows_of(shallow_model, "softmax", "nystromformer", "lln", "lln_diag", training=True)
     assert len(rows) == 8
     assert all(row.seconds > 0 and row.work == "training" for row in rows)
 
