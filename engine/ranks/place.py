@@ -136,7 +136,7 @@ def check_devices(config: EngineConfig, num_ranks: int, *, num_gpus: int | None 
         )
     if not wants_gpus and num_ranks > usable_cores():
         logger.warning(
-            "%d ranks share %d cores: they read no faster than as many ranks as cores",
+            "there are more ranks than usable cores (%d, %d): they read no faster than one for each",
             *(num_ranks, usable_cores()),
         )
 
