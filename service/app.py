@@ -189,12 +189,7 @@ def _add_middleware(app: FastAPI, settings: Settings, routes: Sequence[APIRoute]
         limit=state.request_limit,
         unguarded=state.unguarded,
     )
-    app.add_middleware(
-        ObserveMiddleware,
-        metrics=state.metrics,
-        methods=methods,
-        send_timeout_s=settings.request_timeout_s,
-    )
+    app.add_middleware(ObserveMiddleware, metrics=state.metrics, methods=methods)
     app.add_middleware(SecurityHeadersMiddleware)
     app.add_middleware(HeadMiddleware, routes=routes)
     if settings.cors_origins:

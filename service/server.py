@@ -105,7 +105,9 @@ async def _run(app: FastAPI, server: _Server, listener: socket.socket, settings:
 
 def _connection(settings: Settings) -> type[asyncio.Protocol]:
     """What uvicorn makes for each connection; its type asks for a class."""
-    made = partial(Connection, timeout_s=settings.body_timeout_s)
+    made = partial(
+        Connection, timeout_s=settings.body_timeout_s, answer_timeout_s=settings.request_timeout_s
+    )
     return cast("type[asyncio.Protocol]", made)
 
 

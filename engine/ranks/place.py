@@ -136,7 +136,7 @@ def check_devices(config: EngineConfig, num_ranks: int, *, num_gpus: int | None 
         )
     if not wants_gpus and num_ranks > usable_cores():
         logger.warning(
-            "there are more ranks than usable cores (%d, %d): they read no faster than one for each",
+            "more ranks (%d) than usable cores (%d) read no faster than one for each core",
             *(num_ranks, usable_cores()),
         )
 

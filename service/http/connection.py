@@ -39,10 +39,13 @@ class Connection(HttpToolsProtocol):
 
     cycle: Answer | None  # type: ignore[assignment]
 
-    def __init__(self, *args: Any, timeout_s: float, **options: Any) -> None:
+    def __init__(
+        self, *args: Any, timeout_s: float, answer_timeout_s: float, **options: Any
+    ) -> None:
         super().__init__(*args, **options)
         self._reader = RequestReader()
         self._timeout_s = timeout_s
+        self._answer_timeout_s = answer_timeout_s
         self._timer: asyncio.TimerHandle | None = None
         self._has_ended = False  # it sends no more
         self._asked_at = -math.inf
@@ -128,6 +131,7 @@ class Connection(HttpToolsProtocol):
             "state": self.app_state.copy(),
         }
         self.cycle = Answer(
+            read_within_s=self._answer_timeout_s,
             scope=self.scope,
             transport=self.transport,
             flow=self.flow,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,7 +21,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine.errors import EngineUnavailable, LLNError, RequestCancelled
 from service.errors import AnswerNotTaken, as_lln_error
-from service.fairness import answer_not_taken
 from service.http.errors import error_response
 from service.logs import REQUEST_ID_HEADER, current_request_id, request_id_from
 from service.metrics import OK, UNMATCHED, Metrics
@@ -40,8 +39,6 @@ while nothing is read from it."""
 
 _QUIET = ("GET /health", "GET /health/live", "GET /health/ready", f"GET {METRICS_PATH}")
 """Logged at DEBUG when they succeed."""
-
-_PIECE_BYTES = 65_536
 
 
 @dataclass(eq=False)
@@ -65,13 +62,10 @@ class RequestRecord:
 class ObserveMiddleware:
     """Answers every failure raised below it; counts, traces and logs every request."""
 
-    def __init__(
-        self, app: ASGIApp, metrics: Metrics, methods: Collection[str], send_timeout_s: float
-    ) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, methods: Collection[str]) -> None:
         self._app = app
         self._metrics = metrics
         self._methods = frozenset(methods)
-        self._send_timeout_s = send_timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -86,7 +80,7 @@ class ObserveMiddleware:
         )
         scope.setdefault("state", {})["record"] = record
         current_request_id.set(record.request_id)
-        send = _recording(_in_pieces(send, self._send_timeout_s), record)
+        send = _recording(send, record)
         tracing = self._metrics.tracing
         with self._in_progress(scope), tracing.request("http", headers.get) as span:
             try:
@@ -190,35 +184,6 @@ def _recording(send: Send, record: RequestRecord) -> Send:
         await send(message)
 
     return record_and_send
-
-
-def _in_pieces(send: Send, timeout_s: float) -> Send:
-    """A send that returns once the caller has read all but the last piece of a large body.
-
-    uvicorn accepts a whole body at once and buffers what the caller does not read. Raises
-    AnswerNotTaken if the caller does not read in time: a body that is sent as one message, or the
-    next message of one that comes in several, such as a file.
-    """
-
-    async def send_in_pieces(message: Message) -> None:
-        try:
-            async with asyncio.timeout(timeout_s):
-                for piece in _pieces(message):
-                    await send(piece)
-        except TimeoutError:
-            raise answer_not_taken(timeout_s) from None
-
-    return send_in_pieces
-
-
-def _pieces(message: Message) -> Iterator[Message]:
-    body: bytes = message.get("body", b"")
-    if len(body) <= _PIECE_BYTES:
-        yield message
-        return
-    for start in range(0, len(body), _PIECE_BYTES):
-        yield {**message, "body": body[start : start + _PIECE_BYTES], "more_body": True}
-    yield {**message, "body": b""}  # sent once the others have left
 
 
 def _log_fields(method: str, record: RequestRecord) -> dict[str, Any]:

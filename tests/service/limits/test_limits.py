@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 import time
@@ -19,8 +18,6 @@ import orjson
 import pytest
 from starlette.types import Message
 
-from service.errors import AnswerNotTaken
-from service.http.middleware.observe import _in_pieces
 from service.pb.lln.v1 import embeddings_pb2 as pb
 from service.pb.tei.v1 import tei_pb2
 from tests.service.limits.silent_callers import (
@@ -248,52 +245,3 @@ def test_a_client_that_reads_gets_all_of_it(patient: Any) -> None:
             body = answer.read()
             assert int(answer.headers["content-length"]) == len(body) > 1_000_000
             assert len(json.loads(body)) == 1
-
-
-def sent(*messages: Message) -> list[Message]:
-    arrived: list[Message] = []
-
-    async def send(message: Message) -> None:
-        arrived.append(message)
-
-    async def scenario() -> None:
-        in_pieces = _in_pieces(send, 60)
-        for message in messages:
-            await in_pieces(message)
-
-    asyncio.run(scenario())
-    return arrived
-
-
-def body(content: bytes, more: bool = False) -> Message:
-    return {"type": "http.response.body", "body": content, "more_body": more}
-
-
-def test_a_small_answer_stays_as_it_is() -> None:
-    assert sent(START, body(b"x" * 65_536)) == [START, body(b"x" * 65_536)]
-
-
-def test_a_large_answer_ends_when_its_pieces_are_sent() -> None:
-    content = bytes(range(256)) * 600
-    start, *pieces, last = sent(START, body(content))
-    assert start == START
-    assert last == body(b"")
-    assert b"".join(piece["body"] for piece in pieces) == content
-    assert max(len(piece["body"]) for piece in pieces) == 65_536
-    assert all(piece["more_body"] for piece in pieces)
-
-
-def test_a_large_part_of_a_stream_does_not_end_it() -> None:
-    assert all(piece["more_body"] for piece in sent(body(b"x" * 200_000, more=True)))
-
-
-def test_pieces_share_one_deadline() -> None:
-    async def send(message: Message) -> None:
-        await asyncio.sleep(0.05)
-
-    async def scenario() -> None:
-        with pytest.raises(AnswerNotTaken) as raised:
-            await _in_pieces(send, 0.2)(body(b"x" * 65_536 * 10))
-        assert raised.value.limit == 0.2
-
-    asyncio.run(scenario())
