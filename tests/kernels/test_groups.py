@@ -131,7 +131,7 @@ def state_of(lengths: tuple[int, ...], drift: float) -> LLNState:
 
 @pytest.mark.parametrize("drift", [0.0, 30.0, -150.0])
 def test_two_levels_are_as_exact_as_one(drift: float, request: pytest.FixtureRequest) -> None:
-    lengths = (17 * PIECE + 1,)
+    lengths = (17 * PIECE + 1, PIECE + 1)
     found = state_of(lengths, drift)
     request.getfixturevalue("one_level")
     single = state_of(lengths, drift)

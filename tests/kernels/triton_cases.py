@@ -34,7 +34,7 @@ class Case:
 
 
 OF_THREE_HEADS = (
-    Case((70, 0, 1), num_heads=3, head_dim=20, sinks=(2, 1), mix_by_token=True),
+    Case((130, 0, 1), num_heads=3, head_dim=20, sinks=(2, 1), mix_by_token=True),
     Case((63, 66), num_heads=3, weights=True, biases=True, dtype=torch.bfloat16),
 )
 
