@@ -153,12 +153,13 @@ def _measured_on(stored: Mapping[str, Any]) -> Iterator[str]:
 
 def _cells(row: Mapping[str, Any], *, missed: str) -> tuple[str, ...]:
     """The cells of a row as it is stored."""
+    show = _show_ratio if row["seconds"] else _show_number
     return (
         row["case"],
         row["measure"],
         " / ".join(_show_time(median(turns)) for turns in row["seconds"].values()),
-        _show_number(row["value"]),
-        " to ".join(map(_show_number, row["spread"] or ())),
+        show(row["value"]),
+        " to ".join(map(show, row["spread"] or ())),
         row["target"] or "",
         {True: "yes", False: missed, None: ""}[row["met"]],
     )
@@ -173,7 +174,10 @@ def _show_time(seconds: float) -> str:
 
 
 def _show_number(value: float) -> str:
-    """Two decimals, four below 1, and eight of a cosine near 1."""
-    if 0.999 < value < 1:
-        return f"{value:.8f}"
+    """Eight decimals of a cosine near 1."""
+    return f"{value:.8f}" if 0.999 < value < 1 else _show_ratio(value)
+
+
+def _show_ratio(value: float) -> str:
+    """Two decimals, four below 1."""
     return f"{value:.4f}" if abs(value) <= 1 else f"{value:.2f}"
