@@ -74,6 +74,7 @@ def unfounded(page: str, stored: Stored) -> Iterator[str]:
             yield match.group()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_intervals_are_those_of_stored_results(page: Path, stored: Stored) -> None:
     assert list(unfounded(page.read_text(), stored)) == []

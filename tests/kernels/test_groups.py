@@ -129,6 +129,7 @@ def state_of(lengths: tuple[int, ...], drift: float) -> LLNState:
     return state
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("drift", [0.0, 30.0, -150.0])
 def test_two_levels_are_as_exact_as_one(drift: float, request: pytest.FixtureRequest) -> None:
     lengths = (17 * PIECE + 1, PIECE + 1)

@@ -59,6 +59,7 @@ def stored_rows() -> dict[str, Any]:
     return report.rows_by_name(stored)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_no_representative_launch_has_grown(tmp_path: Path) -> None:
     stored = stored_rows()

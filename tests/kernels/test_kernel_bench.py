@@ -42,6 +42,7 @@ def run_bench(*arguments: str) -> str:
     return finished.stdout
 
 
+@pytest.mark.long
 def test_measures_prints_and_stores(tmp_path: Path) -> None:
     printed = run_bench("softmax", "--seconds-each", "0.001", "--out", str(tmp_path))
     stored: dict[str, Any] = json.loads((tmp_path / "cpu.json").read_text())

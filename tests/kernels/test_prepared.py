@@ -54,6 +54,7 @@ with host.no_driver(lambda *given: launches.append(given)), torch.inference_mode
 """
 
 
+@pytest.mark.long
 def test_what_is_kept_is_launched_as_triton_would() -> None:
     assert printed_by_fork(COMPARE, TRITON_INTERPRET="0").splitlines() == [
         "lln_diag_attention, mixed texts, maps, sinks, gate 4",

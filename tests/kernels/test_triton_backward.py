@@ -162,6 +162,7 @@ def test_every_form(case: Case) -> None:
     check_backward(case)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("short_pieces")
 @pytest.mark.parametrize("case", OF_THREE_HEADS, ids=["ragged", "maps"])
 def test_several_heads_of_several_pieces(case: Case) -> None:

@@ -157,6 +157,7 @@ def test_a_model_that_is_no_folder_is_refused() -> None:
         lln.LLNModel.from_pretrained("acme/remote")
 
 
+@pytest.mark.long
 def test_without_the_import_the_folder_is_refused(exported: Path) -> None:
     told = printed_by_fork(
         "import sys, transformers\n"

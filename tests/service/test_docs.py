@@ -95,6 +95,7 @@ def run(example: Example, server: Any, home: Path) -> subprocess.CompletedProces
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("example", list(examples()), ids=lambda one: f"{one.page}:{one.line}")
 def test_example(server: Any, home: Path, example: Example) -> None:
     if shutil.which(COMMANDS[example.language][0]) is None:

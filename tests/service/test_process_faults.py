@@ -84,6 +84,7 @@ def test_grpc_clients_that_flood_and_vanish(fielded: Any) -> None:
     assert "Traceback" not in fielded.log()
 
 
+@pytest.mark.long
 def test_a_slow_reader_of_a_stream_does_not_block_others(fielded: Any) -> None:
     """The client asks for thousands of vectors and reads one: the server stops at its bound."""
 
@@ -227,6 +228,7 @@ def listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
+@pytest.mark.long
 def test_ctrl_c_while_the_models_load_ends_the_process(
     write_checkpoint: WriteCheckpoint,
 ) -> None:

@@ -15,7 +15,7 @@ import pytest
 from tests.prometheus import RULES, ask, needs_prometheus, panels, running_prometheus
 from tests.service.conftest import RunningServer, StartServer
 
-pytestmark = needs_prometheus
+pytestmark = [needs_prometheus, pytest.mark.long]
 
 
 @pytest.fixture

@@ -21,6 +21,8 @@ from tests.service.outside import free_port, metric, wait_for
 from tests.service.processes import clean_environment
 from tests.service.stubs import embeddings_stub
 
+pytestmark = pytest.mark.long
+
 MANUAL = "\n\n".join(topics.values())
 DOCUMENT = MANUAL[:5_000]  # some 1,100 tokens, in stretches of 512 and more
 LONG = MANUAL[:160_000]  # some 36,000 tokens: many seconds on one core

@@ -122,6 +122,7 @@ def test_a_server_without_its_index_does_not_start(tmp_path: Path) -> None:
     assert "Traceback" not in found.stderr
 
 
+@pytest.mark.long
 def test_the_page_shows_a_passage_in_its_document(browser: Browser, url: str) -> None:
     with fresh_tab(browser, url) as tab:
         go(tab)
@@ -144,6 +145,7 @@ def test_the_page_shows_a_passage_in_its_document(browser: Browser, url: str) ->
         assert tab.locator("#found-text").text_content() == FILES["kitchen/cake.txt"]
 
 
+@pytest.mark.long
 def test_a_passage_is_chosen_while_its_document_is_being_shown(
     browser: Browser, http: httpx.Client
 ) -> None:
@@ -226,6 +228,7 @@ def texts_of(tab: Page, name: str) -> list[str]:
     return found
 
 
+@pytest.mark.long
 def test_the_page_of_a_server_without_an_index(browser: Browser, http: httpx.Client) -> None:
     with fresh_tab(browser, str(http.base_url)) as tab:
         go(tab, "/#view=search")

@@ -44,6 +44,7 @@ def test_during_the_notice_the_server_is_not_ready_and_serves_on(start_server: A
     assert '"event":"stop announced"' in server.log()
 
 
+@pytest.mark.long
 def test_the_notice_ends_by_itself(start_server: Any) -> None:
     server = start_server(LLN_MODELS=MODEL, LLN_SHUTDOWN_NOTICE_S="0.3")
     with httpx.Client(base_url=server.http_url) as client:

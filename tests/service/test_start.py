@@ -87,6 +87,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_a_server_imports_what_it_needs(served: dict[str, Any]) -> None:
     assert NOT_TO_SERVE.isdisjoint(served["modules"])
     assert {"torch", "fastapi", "grpc", "engine.async_engine"} <= set(served["modules"])

@@ -287,6 +287,7 @@ def test_embed_all(embed: Any) -> None:
     assert mean == pytest.approx(np.array(raw), abs=1e-5)
 
 
+@pytest.mark.long
 def test_states_of_a_long_text_do_not_block_the_loop(server: Any, http: httpx.Client) -> None:
     options = [("grpc.max_receive_message_length", -1)]
     slowest = 0.0

@@ -116,6 +116,7 @@ def bench(server: Any, *options: str) -> subprocess.CompletedProcess[str]:
     return lln("bench", *plan, "--server", server.http_url, *options)
 
 
+@pytest.mark.long
 def test_the_load_verifies_the_certificate(open_tls_server: Any, pem: Path) -> None:
     refused = bench(open_tls_server)
     assert refused.returncode == 1
@@ -150,6 +151,7 @@ def test_a_file_that_names_no_authority(open_tls_server: Any, pem: Path, path: s
     assert found.stderr.startswith(f"lln: --ca-file {pem / path} cannot be used: ")
 
 
+@pytest.mark.long
 def test_a_server_loads_itself_over_tls(open_tls_server: Any, authority: trustme.CA) -> None:
     """No authority that the system trusts need have signed its certificate."""
     credentials = grpc_tls(authority, with_certificate=False)

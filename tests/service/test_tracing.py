@@ -21,6 +21,8 @@ from service.pb.lln.v1 import embeddings_pb2
 from service.tracing import OtlpTracing, tracing_of
 from tests.service.stubs import embeddings_stub
 
+pytestmark = pytest.mark.long
+
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 PARENT_ID = "b7ad6b7169203331"
 TRACEPARENT = f"00-{TRACE_ID}-{PARENT_ID}-01"

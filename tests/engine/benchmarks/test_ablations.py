@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -9,6 +10,7 @@ from benchmarks.ablation_models import AS_SERVED, ablations_of
 from engine.model.embedding_model import EmbeddingModel
 
 
+@pytest.mark.long
 def test_a_part_taken_away_shows_beyond_a_block_and_in_no_shorter_text(
     shallow_model: EmbeddingModel,
 ) -> None:

@@ -52,6 +52,7 @@ def test_quality_states_the_limit(
     assert caught.value.limit == limit or LEAST_TOKENS < caught.value.limit < length
 
 
+@pytest.mark.long
 def test_training_rows(shallow_model: EmbeddingModel) -> None:
     rows = rows_of(shallow_model, "softmax", "nystromformer", "lln", "lln_diag", training=True)
     assert len(rows) == 8
@@ -136,6 +137,7 @@ def test_peak_memory_sees_what_is_freed_again() -> None:
     assert 190e6 < memory.bytes < 260e6
 
 
+@pytest.mark.long
 def test_training_takes_more_memory_than_encoding(default_model: EmbeddingModel) -> None:
     plan = EncoderPlan.checked([1024], ["lln_diag"], 1, default_model)
     forward, training = (

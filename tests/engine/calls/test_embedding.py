@@ -154,6 +154,7 @@ def float32_vectors(
     return read
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", INT8_FORMS)
 @pytest.mark.parametrize("model", ["default", "documents"])
 def test_int8_keeps_the_mean_cosine_above_three_nines(

@@ -39,6 +39,8 @@ from engine.claims.printed import printed_claims
 from engine.errors import InvalidInput, TextTooLong
 from engine.model.embedding_model import EmbeddingModel
 
+pytestmark = pytest.mark.long
+
 VERDICTS = {
     "natural-attention.definition-1": "definition",
     "natural-attention.lemma-2": "definition",

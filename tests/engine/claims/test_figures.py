@@ -49,6 +49,7 @@ def largest_error(found: Series, wanted: Series) -> float:
     return max(abs(a / b - 1) for a, b in zip(found.y, wanted.y, strict=True))
 
 
+@pytest.mark.long
 def test_corrected_variance_is_nearer_than_the_papers(of_variances: Figure) -> None:
     curves = series(of_variances, 0)
     measured = curves["measured"]

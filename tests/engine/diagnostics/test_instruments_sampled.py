@@ -46,6 +46,7 @@ SAMPLED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", list(SAMPLED))
 def test_standard_errors_hold(kind: Attention) -> None:
     """Within three of them in at least 99 of 100 trials, and within one about as often as a normal

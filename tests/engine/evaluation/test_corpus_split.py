@@ -33,6 +33,7 @@ def test_what_another_model_was_trained_on_is_for_choosing() -> None:
     assert of_one.trained == {*TRAINED_SOURCES, "essays"}, "the models that ship were trained too"
 
 
+@pytest.mark.long
 def test_shares_may_be_chosen_on_other_corpora(monkeypatch: pytest.MonkeyPatch) -> None:
     split = split_corpora(["kernel", "essays", "psalms"], choose_on=["essays"])
     assert (split.validation, split.test) == (("essays",), ("kernel", "psalms"))

@@ -210,6 +210,7 @@ def test_one_pass_may_be_chosen_for_every_kind_of_question(read: CorpusVectors) 
         assert worst(fair) >= worst(replace(fair, found_title=share))
 
 
+@pytest.mark.long
 def test_the_whole_report(
     model: EmbeddingModel, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,6 +253,7 @@ def test_the_whole_report(
         assert linked["mean"] == pytest.approx(at_served[name], abs=1e-4)
 
 
+@pytest.mark.long
 def test_pairs_are_compared_and_averaged(
     model: EmbeddingModel, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,6 +303,7 @@ def test_one_document_tells_nothing_from_another(
     assert told[-1] == "kernel, corpus 1 of 1: left out, 1 documents within the limits"
 
 
+@pytest.mark.long
 def test_a_run_that_was_cut_goes_on(
     model: EmbeddingModel, corpus: Corpus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

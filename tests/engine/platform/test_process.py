@@ -85,6 +85,7 @@ def test_numpy_begins_no_threads(first: str, monkeypatch: pytest.MonkeyPatch) ->
 HAS_MKL = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
 
 
+@pytest.mark.long
 @on_linux
 @pytest.mark.skipif(not HAS_MKL, reason="torch has no oneMKL here")
 def test_products_keep_no_buffers() -> None:

@@ -122,6 +122,7 @@ def test_one_text_at_a_time_and_one_given_up_leaves_room(
     assert np.abs(apart - result_of(TiledRun(default_model, text))).max() < TOLERANCE
 
 
+@pytest.mark.long
 def test_a_rank_that_is_killed_fails_its_text_only(
     default_model: EmbeddingModel, long_text: str
 ) -> None:

@@ -130,6 +130,7 @@ def fleet_of(model: EmbeddingModel, place: RankPlace) -> Fleet:
     return Fleet([model], CONFIG, ElsewhereStarted(place))
 
 
+@pytest.mark.long
 def test_a_rank_that_hangs_while_a_group_forms_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     with scripted(3, plain_fleet) as (fleet, (well, hung)):
         monkeypatch.setattr(group, "FORM_S", 0.5)
@@ -151,6 +152,7 @@ class LosesAConnectionAtABadMoment(Keeper):
         return super()._form(forming)
 
 
+@pytest.mark.long
 def test_a_rank_that_waits_for_a_group_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was told to join, and another could not be: it waits longer than a rank may be silent."""
     monkeypatch.setattr(fleets, "Keeper", LosesAConnectionAtABadMoment)
@@ -179,6 +181,7 @@ class IsBusyOnce(Keeper):
             self.was_busy = True
 
 
+@pytest.mark.long
 def test_a_rank_that_was_not_heard_is_not_silent(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from contextlib import suppress
 
+import pytest
+
 FIRST_RANK = """
 import time
 from engine.ranks.local import LocalRanks
@@ -18,6 +20,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.long
 def test_a_rank_that_has_not_joined_ends_with_the_first_one() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", FIRST_RANK], stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -212,6 +212,7 @@ def _seconds(unit: Unit) -> float:
     return CALL_S if unit.kind == "diagnosis" else unit.tokens / TOKENS_PER_S
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("load", "duration_s"),
     [(0.5, 400.0), (0.9, 400.0), (1.5, 150.0)],  # what waits grows with the time of an overload

@@ -241,6 +241,7 @@ def test_the_default_model_is_its_teacher_within_a_block(
     assert fidelity(published_model, default_model, *windows).min() > 0.99999
 
 
+@pytest.mark.long
 def test_calibrated_lln_brings_a_model_nearer_to_its_teacher(
     published_model: EmbeddingModel,
 ) -> None:

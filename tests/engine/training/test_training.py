@@ -214,6 +214,7 @@ def test_a_gradient_that_is_no_number_changes_nothing(
         assert torch.equal(tensor, before[name]), name
 
 
+@pytest.mark.long
 def test_distilling_into_a_folder(
     write_checkpoint: WriteCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,6 +302,7 @@ def pairs(teacher: EmbeddingModel) -> PairCorpus:
     return PairCorpus({"manual": documents}, teacher.tokenizer)
 
 
+@pytest.mark.long
 def test_pairs_are_learned(
     teacher: EmbeddingModel,
     calibration: Calibration,

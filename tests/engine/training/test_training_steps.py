@@ -120,6 +120,7 @@ def test_the_teacher_multiplies_in_the_precision_of_the_plan(
     assert float((exact - narrow).abs().max()) > 1e-4  # float32 would be the same
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("little_watched")
 def test_the_window_loss_holds_documents_near_the_teacher(
     teacher: EmbeddingModel, calibration: Calibration, corpus: TokenCorpus, tmp_path: Path

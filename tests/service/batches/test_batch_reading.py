@@ -50,6 +50,7 @@ async def run_file(folder: Path, contents: bytes, answer: Any) -> tuple[Batch, f
     return found, longest
 
 
+@pytest.mark.long
 def test_a_huge_line_leaves_the_event_loop_free(tmp_path: Path) -> None:
     """Three million ids keep the interpreter to themselves for longer than any pause seen here."""
     contents = line("r1", {"input": [IDS] * 5})
@@ -136,6 +137,7 @@ def test_of_a_line_that_is_too_long_the_rest_is_not_read(
     assert [error.code for error in found.errors] == ["line_too_long"]
 
 
+@pytest.mark.long
 def test_a_line_of_too_many_values_is_refused(tmp_path: Path, reader: BatchReader) -> None:
     path = tmp_path / "in"
     empty = line("a", {"input": "@"})

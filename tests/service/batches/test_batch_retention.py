@@ -245,6 +245,7 @@ def test_an_upload_that_cannot_be_noted_leaves_nothing(store: BatchStore) -> Non
     assert not store.path(file.id).exists()
 
 
+@pytest.mark.long
 def test_a_servers_retention_by_the_openai_client(
     start_server: StartServer, tmp_path: Path, write_checkpoint: Any
 ) -> None:

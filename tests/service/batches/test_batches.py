@@ -297,6 +297,7 @@ def test_a_cancelled_batch_keeps_its_answers(client: openai.OpenAI) -> None:
         client.batches.cancel(batch.id)
 
 
+@pytest.mark.long
 def test_a_killed_servers_batch_is_resumed(start_server: StartServer, tmp_path: Path) -> None:
     settings = {"LLN_MODELS": "default", "LLN_BATCH_FOLDER": str(tmp_path / "batches")}
     first = start_server(**settings)

@@ -22,6 +22,7 @@ def embed(url: str, text: str, timeout_s: float = 120) -> httpx.Response:
     return httpx.post(f"{url}/v1/embeddings", json={"input": text}, timeout=timeout_s)
 
 
+@pytest.mark.long
 def test_two_hundred_requests_at_once(server: Any) -> None:
     texts = [f"Text number {number} " + "word " * (number % 60) for number in range(200)]
     barrier = threading.Barrier(len(texts))

@@ -28,6 +28,8 @@ from tests.service.bulk.bulk_kills import has_pieces, kill_within_a_part
 from tests.service.processes import clean_environment, lln
 from tests.service.replicas.ray_cluster import Cluster
 
+pytestmark = pytest.mark.long
+
 TEXTS = ("the quick brown fox", "seven wizards box", "attention over long documents")
 # A process of its own, not forked from one with torch: Ray does not start in those.
 LLN = (sys.executable, "-m", "service.cli")

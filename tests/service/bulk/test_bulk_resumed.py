@@ -16,6 +16,7 @@ from tests.service.processes import unheard
 from tests.synced import note_syncs
 
 
+@pytest.mark.long
 def test_killed_within_a_part_and_run_again(model: str, run: Run, tmp_path: Path) -> None:
     """The output has the bytes of an undisturbed run, and what was done is not computed again."""
     corpus = tmp_path / "corpus.jsonl"

@@ -14,6 +14,7 @@ from service.cli.__main__ import main
 from tests.service.processes import ForkedProcess, clean_environment
 
 
+@pytest.mark.long
 def test_rows_outlive_ctrl_c(tmp_path: Path) -> None:
     plan = ("--lengths", "32,8192", "--attentions", "lln_diag", "--repeats", "20")
     printed = tmp_path / "printed"

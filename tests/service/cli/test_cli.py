@@ -322,6 +322,7 @@ def test_bench_and_diagnose() -> None:
     assert "previous" in found.stdout
 
 
+@pytest.mark.long
 def test_claims_of_a_document(tmp_path: Path) -> None:
     file = tmp_path / "text.txt"
     file.write_text("A document of a few words, which six heads read.")

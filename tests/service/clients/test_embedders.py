@@ -15,6 +15,8 @@ from tests.service.outside import vectors_of
 if TYPE_CHECKING:
     from tests.service.conftest import RunningServer
 
+pytestmark = pytest.mark.long
+
 TEXTS = ["The cat sat on the mat.", "Nothing of note happened.", "naïve 北京 🦊"]
 LONG = " ".join(TEXTS[:2]) * 800
 """Some 10,000 tokens: more than OpenAI's models read, and read whole here."""

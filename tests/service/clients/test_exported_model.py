@@ -7,11 +7,14 @@ from pydoc_data.topics import topics
 
 import httpx
 import numpy as np
+import pytest
 from sentence_transformers import SentenceTransformer
 
 import lln
 from engine.training.export import export_model
 from tests.service.outside import vectors_of
+
+pytestmark = pytest.mark.long
 
 TEXTS = ["a query", "naïve 北京 🦊", "\n\n".join(topics.values())[:20_000]]
 """The last has some 4,900 tokens: it has small blocks and is read tile by tile."""

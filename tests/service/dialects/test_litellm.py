@@ -15,6 +15,8 @@ import pytest
 from tests.service.conftest import RunningServer
 from tests.service.dialects.conftest import KEY, RunApart, as_array
 
+pytestmark = pytest.mark.long
+
 TEXTS = ["a text", "another, somewhat longer"]
 QUERY = "weather"
 RANKED = ["The cat sat.", "Rain fell in the evening.", "Nothing of note."]

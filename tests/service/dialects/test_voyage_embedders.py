@@ -13,6 +13,8 @@ from tokenizers import Tokenizer
 
 from tests.service.dialects.conftest import CHUNKS, KEY, RunApart, as_array
 
+pytestmark = pytest.mark.long
+
 TEXTS = ["a text", "another, somewhat longer"]
 
 

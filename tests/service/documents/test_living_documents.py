@@ -76,6 +76,7 @@ def test_edits_by_characters_are_the_text_after_them(
     assert by_edits["record"] == by_text["record"]
 
 
+@pytest.mark.long
 def test_exact_is_a_fresh_answer(http: httpx.Client, first: dict[str, Any]) -> None:
     text = f"The sea.\n\n{TEXT}"
     exact = patch(http, record=first["record"], text=text, exact=True)
@@ -203,6 +204,7 @@ def test_updates_that_cannot_be_planned(
     assert (answer.status_code, error_of(answer)[2]) == (400, param)
 
 
+@pytest.mark.long
 def test_kept_chunks_under_another_heading_are_told(
     http: httpx.Client, channel: grpc.Channel
 ) -> None:

@@ -222,6 +222,7 @@ def test_an_undecodable_message(channel: grpc.Channel) -> None:
     assert (status, metadata["lln-error-code"]) == (StatusCode.INVALID_ARGUMENT, "invalid_message")
 
 
+@pytest.mark.long
 def test_a_document_beyond_the_limit_is_rejected_before_its_end(embed: Any) -> None:
     num_sent = 0
 

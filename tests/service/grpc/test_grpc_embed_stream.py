@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import httpx
 import numpy as np
+import pytest
 from grpc import StatusCode
 
 from service.pb.lln.v1 import embeddings_pb2 as pb
@@ -85,6 +86,7 @@ def test_an_invalid_item_gets_an_error_in_order(channel: grpc.Channel) -> None:
     assert answers[0].embedding.vector.data == answers[6].embedding.vector.data
 
 
+@pytest.mark.long
 def test_backpressure_from_a_client_that_does_not_read(server: Any) -> None:
     num_sent = 0
     # Ten kilobytes but three tokens: a word that is not in the vocabulary is one unknown token.

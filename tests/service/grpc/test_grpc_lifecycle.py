@@ -91,6 +91,7 @@ class Client:
         self.over.wait(120)
 
 
+@pytest.mark.long
 def test_stopping_answers_what_is_in_flight(start_server: Any) -> None:
     server = start_server(LLN_MODELS=SOFTMAX)
     with grpc.insecure_channel(server.grpc_address) as channel:

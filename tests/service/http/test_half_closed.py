@@ -69,6 +69,7 @@ def test_a_caller_that_sends_no_more_is_answered(
     assert statuses(connection) == [200] * number
 
 
+@pytest.mark.long
 def test_a_caller_of_http_1_0_that_sends_no_more_is_answered(connection: socket.socket) -> None:
     """It is asked by the first byte of its answer whether it is there, as there is no interim
     answer."""

@@ -196,6 +196,7 @@ def test_a_document_that_breaks_off_is_refused_once(locked: Any, connection: soc
     assert "Traceback" not in locked.log()
 
 
+@pytest.mark.long
 def test_callers_that_never_finish_are_not_waited_for(locked: Any) -> None:
     slow = {
         b"": [],  # browsers connect ahead of need

@@ -73,6 +73,7 @@ def test_start_answers_with_a_location(http: httpx.Client) -> None:
     assert finished(http, response.json()["id"])["state"] == "done"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "plan",
     [
@@ -90,6 +91,7 @@ def test_suites_on_the_device(http: httpx.Client, plan: dict[str, Any]) -> None:
         assert cosines["lln"] < 0.9999
 
 
+@pytest.mark.long
 def test_the_serving_suite_loads_this_very_server(http: httpx.Client) -> None:
     document = run(http, {"suite": "serving", "lengths": [8, 16], "seconds": 0.5})
     assert document["state"] == "done", document["error"]

@@ -88,6 +88,7 @@ def test_a_body_of_too_many_values_is_refused() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("padding", [0, LARGE_BODY_BYTES])
 def test_a_body_of_too_many_lists_is_refused_wherever_it_is_read(padding: int) -> None:
     """They would hold up the event loop when they arrive from the process that read them."""
@@ -244,6 +245,7 @@ def test_what_goes_too_deep_for_the_way_back_is_read_all_the_same() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.long
 def test_the_parser_ends_with_a_server_that_is_killed() -> None:
     """Its end is seen by the pipe, which closes when both have ended."""
     program = f"""
@@ -279,6 +281,7 @@ def test_a_large_body_of_bad_ids_is_refused(http: httpx.Client) -> None:
     assert (error["code"], error["param"]) == ("invalid_token_id", "input[0]")
 
 
+@pytest.mark.long
 def test_the_deadline_counts_while_a_body_waits_to_be_read(start_server: Any) -> None:
     """The reader is stopped, as one that the machine has no memory for may be."""
     server = start_server(LLN_MODELS="default", LLN_REQUEST_TIMEOUT_S="3")

@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.service.index.folder import Run
 from tests.service.processes import unheard
 
@@ -85,6 +87,7 @@ def _content(place: Path) -> list[Any]:
     return [*found, *words]
 
 
+@pytest.mark.long
 def test_killed_and_run_again(folder: Path, model: str, run: Run, tmp_path: Path) -> None:
     """Whenever it is killed, what is there is whole, and the next run does the rest."""
     for number in range(60):

@@ -39,6 +39,7 @@ def test_a_folder_that_cannot_be_listed_does_not_end_an_index(
     assert (summary["unchanged"], summary["problems"]) == (3, {})
 
 
+@pytest.mark.long
 def test_what_the_system_does_not_allow_to_read_stays_as_it_was_indexed(
     folder: Path, model: str, run: Run
 ) -> None:
@@ -80,6 +81,7 @@ def test_an_index_is_searched_where_nobody_may_write(folder: Path, model: str, r
     assert "Seven wizards box." in done.stdout
 
 
+@pytest.mark.long
 def test_a_folder_that_cannot_be_watched_hides_no_change(
     folder: Path, model: str, run: Run
 ) -> None:

@@ -127,6 +127,7 @@ def endings(wide: Any) -> dict[str, Future[float]]:
         return {name: pool.submit(ending, ask) for name, ask in ENDLESS.items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ENDLESS)
 def test_what_does_not_end_times_out(endings: dict[str, Future[float]], name: str) -> None:
     assert endings[name].result() < 2 * TIMEOUT_S

@@ -105,6 +105,7 @@ def test_a_slow_but_steady_document_is_read_to_its_end(channel: grpc.Channel) ->
     assert last.WhichOneof("event") == "result"
 
 
+@pytest.mark.long
 def test_unread_events_over_http_time_out(narrow: Any) -> None:
     before = given_up(narrow, "POST /v1/documents")
     address = urlsplit(narrow.http_url)
@@ -123,6 +124,7 @@ def test_unread_events_over_http_time_out(narrow: Any) -> None:
     assert "Traceback" not in narrow.log()
 
 
+@pytest.mark.long
 def test_unread_events_over_grpc_time_out(narrow: Any, channel: grpc.Channel) -> None:
     before = given_up(narrow, "lln.v1.Embeddings/EmbedDocument")
     plan = pb.Chunking(fixed=pb.FixedChunks(tokens=8, overlap=7), context="late")
@@ -136,6 +138,7 @@ def test_unread_events_over_grpc_time_out(narrow: Any, channel: grpc.Channel) ->
     events.cancel()
 
 
+@pytest.mark.long
 def test_unread_answers_of_a_stream_time_out(narrow: Any, channel: grpc.Channel) -> None:
     before = given_up(narrow, "lln.v1.Embeddings/EmbedStream")
     answers = embeddings_stub(channel).EmbedStream(A_TEXT for _ in range(5_000))
@@ -180,6 +183,7 @@ def open_files(server: Any) -> int:
     return len(list(Path("/proc").glob(f"{server.process.pid}/fd/*")))
 
 
+@pytest.mark.long
 def test_an_unread_large_answer_times_out(patient: Any) -> None:
     before, files = given_up(patient, "POST /embed_all"), open_files(patient)
     with unread(patient):
@@ -192,6 +196,7 @@ def test_an_unread_large_answer_times_out(patient: Any) -> None:
     assert "without completing" not in patient.log()
 
 
+@pytest.mark.long
 def test_an_unread_answer_over_grpc_times_out(patient: Any) -> None:
     """Read as a stream, it stays unread until it is asked for."""
     method = "tei.v1.Embed/EmbedAll"
@@ -213,6 +218,7 @@ def test_an_unread_answer_over_grpc_times_out(patient: Any) -> None:
     assert "Traceback" not in patient.log()
 
 
+@pytest.mark.long
 def test_an_unread_file_times_out(patient: Any) -> None:
     form: Any = {"data": {"purpose": "batch"}, "files": {"file": ("a.jsonl", b"x" * 20_000_000)}}
     file = httpx.post(f"{patient.http_url}/v1/files", timeout=60, **form).json()["id"]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
+import pytest
 
 from tests.service.page.browser import (
     QUEUE_FULL,
@@ -21,6 +22,8 @@ from tests.service.page.browser import (
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Route
+
+pytestmark = pytest.mark.long
 
 SHORT = "A short text."
 SOFTMAX = "sentence-transformers/all-MiniLM-L6-v2"

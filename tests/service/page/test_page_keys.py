@@ -18,6 +18,8 @@ from tests.service.page.browser import (
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Route
 
+pytestmark = pytest.mark.long
+
 
 KEY = "a-key-for-the-page-0123"
 

@@ -26,6 +26,8 @@ from tests.service.page.browser import (
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
+pytestmark = pytest.mark.long
+
 
 TEXT = "The keeper wrote it all down: the hour of lighting, the weather, the ships that passed."
 

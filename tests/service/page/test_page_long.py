@@ -12,6 +12,8 @@ from tests.service.page.browser import QUEUE_FULL, read, sample, settle, submit
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
+pytestmark = pytest.mark.long
+
 STRUCTURE = "**/v1/structure"
 OPENING = sample()[:700]
 

@@ -17,6 +17,8 @@ from tests.service.page.browser import (
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
 
+pytestmark = pytest.mark.long
+
 
 def test_numbers_are_read_on_every_shade(page: Page) -> None:
     """WCAG's 4.5 to 1, over the whole scale and in both themes."""

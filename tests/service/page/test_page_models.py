@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.service.page.browser import fresh_tab, go, read, settle, window_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
     from tests.conftest import WriteCheckpoint
+
+pytestmark = pytest.mark.long
 
 TEXT = "seven wizards box, and every passage is read once; then it is remembered by the others"
 IDLE_S = 2

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import httpx
+import pytest
 
 from tests.service.outside import given_up, wait_for
 from tests.service.page.browser import (
@@ -21,6 +22,8 @@ from tests.service.page.browser import (
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Request
+
+pytestmark = pytest.mark.long
 
 SHORT = "A short text."
 OPENING = sample()[:700]

@@ -24,6 +24,8 @@ from tests.service.replicas.ray_servers import (
     serving,
 )
 
+pytestmark = pytest.mark.long
+
 RANK = "_be_rank"
 TEXT = "Two machines read one document, each its own half of it. " * 40
 TOLERANCE = 2e-6

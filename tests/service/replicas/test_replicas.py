@@ -33,6 +33,8 @@ from tests.service.replicas.ray_servers import (
 )
 from tests.service.stubs import benchmarks_stub, embeddings_stub, health_stub, tei_stub
 
+pytestmark = pytest.mark.long
+
 TEXT = "two servers, one address"
 RETURN_CODE_OF_FAILURE = 1
 CONFIG = Path(__file__).resolve().parents[3] / "deploy" / "ray" / "serve.yaml"
