@@ -20,6 +20,7 @@ from engine.checkpoint.calibration import (
     write_calibration,
 )
 from engine.checkpoint.folder import Pooling
+from engine.checkpoint.json_files import read_object
 from engine.config import EngineConfig
 from engine.errors import InvalidInput
 from engine.model.embedding_model import EmbeddingModel, load_model
@@ -251,12 +252,13 @@ def _check_same_run(folder: Path, run: _Run) -> None:
     }
     path = folder / _DESCRIPTION
     if not _has_begun(folder):
-        path.write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
+        text = json.dumps(described, indent=2) + "\n"
+        write_whole(path, lambda unfinished: unfinished.write_text(text, encoding="utf-8"))
         return
     if not path.exists():
         raise _other_run(f"{folder} holds a run that did not write down what it began with")
-    begun = json.loads(path.read_text("utf-8"))
-    if others := [name for name, value in described.items() if begun[name] != value]:
+    begun = read_object(path)
+    if others := [name for name, value in described.items() if begun.get(name) != value]:
         raise _other_run(f"{folder} holds a run that differs in its {' and '.join(others)}")
 
 

@@ -196,9 +196,7 @@ class Trainer:
             file.write(json.dumps(line) + "\n")
 
     def _resume(self) -> None:
-        path = self._folder / STATE_FILE
-        # To the host first: AdamW counts its steps there, and would wait for a GPU at each count.
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        state = _read_state(self._folder / STATE_FILE)
         if state["plan"] != _as_json(self._plan):
             raise InvalidInput(
                 f"{self._folder} holds a run by another plan; resume with the same one, "
@@ -232,6 +230,21 @@ def _mean(values: Floats) -> float | None:
 
 def _as_json(plan: TrainingPlan) -> str:
     return json.dumps(asdict(plan), sort_keys=True)
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    saved = BytesIO(path.read_bytes())
+    try:
+        # To the host first: AdamW counts its steps there, and would wait for a GPU at each count.
+        state: dict[str, Any] = torch.load(saved, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many kinds, with advice that does not fit here
+        raise CheckpointError(
+            f"{path} is damaged, and the run cannot resume; remove {path.parent} to begin again, "
+            "or train into another folder",
+            code="damaged_state",
+            actual=path.name,
+        ) from error
+    return state
 
 
 def _drop_lines(path: Path, *, since: int) -> None:

@@ -111,7 +111,7 @@ async def run_job(
 ) -> BulkProgress:
     """Embeds all rows and writes the output. Run again, it continues where it was killed."""
     work = prepare(job)
-    with writers_lock(work / "lock", str(job.out)), told_if_full(job.out):
+    with told_if_full(job.out), writers_lock(work / "lock", str(job.out)):
         info = embedder.model
         check_dimensions(job.how.options.dimensions, info)  # every row would be a bad one
         check_output_dtype(job.dtype, job.how.options, info)

@@ -25,9 +25,10 @@ def open_to_write(place: Path, recipe: Recipe, *, rebuild: bool = False) -> Inde
     if rebuild:
         for name in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm"):
             (place / name).unlink(missing_ok=True)
-    if not (place / DATABASE).exists():
+    try:
+        store = IndexStore.open(place)
+    except IndexNotFound:
         return IndexStore.create(place, recipe)
-    store = IndexStore.open(place)
     try:
         has_moved = store.recipe.folder != recipe.folder and place == Path(recipe.folder) / PLACE
         made = replace(store.recipe, folder=recipe.folder) if has_moved else store.recipe

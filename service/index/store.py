@@ -101,12 +101,14 @@ class IndexStore:
         """Opens an index that exists."""
         path = folder / DATABASE
         if not path.is_file():
-            raise IndexNotFound(f"{folder} has no index; make one: lln index FOLDER", param="index")
+            raise _not_found(folder)
         # Before it is opened: an index that takes its place in between is another.
         is_still = _is_still(path)
         inode = _inode_of(path, is_still=is_still)
         database = _connect(path, is_still=is_still)
         try:
+            if not _has_tables(database, path):
+                raise _not_found(folder)
             _check_version(database, path)
             return cls(folder, database, inode, is_still=is_still)
         except BaseException:
@@ -118,14 +120,15 @@ class IndexStore:
         """Makes an empty index. Its writer's lock must be held."""
         database = _connect(folder / DATABASE)
         try:
-            database.execute("PRAGMA journal_mode = WAL")
-            database.execute("BEGIN IMMEDIATE")
-            for statement in TABLES.split(";\n"):
-                database.execute(statement)
-            database.execute(RECORDS)
-            database.execute("INSERT INTO recipe VALUES (?)", (recipe.to_json(),))
-            database.execute(f"PRAGMA user_version = {VERSION}")
-            database.execute("COMMIT")
+            with _told_if_unwritten(folder):
+                database.execute("PRAGMA journal_mode = WAL")
+                database.execute("BEGIN IMMEDIATE")
+                for statement in TABLES.split(";\n"):
+                    database.execute(statement)
+                database.execute(RECORDS)
+                database.execute("INSERT INTO recipe VALUES (?)", (recipe.to_json(),))
+                database.execute(f"PRAGMA user_version = {VERSION}")
+                database.execute("COMMIT")
             return cls(folder, database, _inode_of(folder / DATABASE))
         except BaseException:
             database.close()
@@ -166,8 +169,8 @@ class IndexStore:
 
     def prepare_to_write(self) -> None:
         """Adds what earlier versions did not have."""
-        with self._reading() as db:
-            db.execute(RECORDS)
+        with _told_if_unwritten(self.folder):
+            self._db.execute(RECORDS)
 
     def set_recipe(self, recipe: Recipe) -> None:
         with self._changing() as db:
@@ -295,7 +298,7 @@ class IndexStore:
     def _changing(self) -> Iterator[sqlite3.Connection]:
         """One transaction, which raises the number of changes."""
         self.check_in_place()
-        try:
+        with _told_if_unwritten(self.folder):
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db
@@ -305,10 +308,16 @@ class IndexStore:
                 if self._db.in_transaction:  # on a full disk, SQLite has rolled it back itself
                     self._db.execute("ROLLBACK")
                 raise
-        except sqlite3.Error as error:
-            raise StorageFailure(
-                f"the index in {self.folder} cannot be written: {error}"
-            ) from error
+
+
+@contextmanager
+def _told_if_unwritten(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        is_full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+        advice = ". What is done is kept: make room, and run the command again" if is_full else ""
+        raise StorageFailure(f"the index in {folder} cannot be written: {error}{advice}") from error
 
 
 def _is_still(path: Path) -> bool:
@@ -347,11 +356,20 @@ def _connect(path: Path, *, is_still: bool = False) -> sqlite3.Connection:
     return database
 
 
-def _check_version(database: sqlite3.Connection, path: Path) -> None:
+def _not_found(folder: Path) -> IndexNotFound:
+    return IndexNotFound(f"{folder} has no index; make one: lln index FOLDER", param="index")
+
+
+def _has_tables(database: sqlite3.Connection, path: Path) -> bool:
+    """Whether an index was made there. A full disk or a kill leaves a database without tables."""
     try:
-        (version,) = database.execute("PRAGMA user_version").fetchone()
+        return bool(database.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall())
     except sqlite3.DatabaseError as error:
         raise StorageFailure(f"{path} cannot be read: {error}") from error
+
+
+def _check_version(database: sqlite3.Connection, path: Path) -> None:
+    (version,) = database.execute("PRAGMA user_version").fetchone()
     if version != VERSION:
         raise IndexMismatch(
             f"{path} has version {version} of an index, this lln reads version {VERSION}; "

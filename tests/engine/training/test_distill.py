@@ -267,6 +267,13 @@ def test_a_run_without_a_description_does_not_resume(folder: str, out: Path) -> 
         train(folder, out)
 
 
+def test_a_damaged_description_is_named(folder: str, out: Path) -> None:
+    description = out / "training" / "begun.json"
+    description.write_text(description.read_text()[:10])
+    with pytest.raises(CheckpointError, match=r"begun\.json is not valid"):
+        train(folder, out)
+
+
 def test_a_continued_training_records_the_one_before(folder: str, tmp_path: Path) -> None:
     first = train(folder, tmp_path / "first", documents=DOCUMENTS[:6])
     then = train(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from math import log
@@ -157,6 +158,21 @@ def test_another_plan_does_not_resume(
     Trainer(teacher, student, TrainingCorpora(windows=corpus), PLAN, tmp_path).save()
     with pytest.raises(InvalidInput, match="another plan"):
         Trainer(teacher, student, TrainingCorpora(windows=corpus), replace(PLAN, seed=1), tmp_path)
+
+
+@pytest.mark.parametrize("left", [0, 100, 10_000])
+def test_a_damaged_state_is_refused(
+    teacher: EmbeddingModel,
+    calibration: Calibration,
+    corpus: TokenCorpus,
+    tmp_path: Path,
+    left: int,
+) -> None:
+    student = Student(teacher, calibration, StudentPlan())
+    Trainer(teacher, student, TrainingCorpora(windows=corpus), PLAN, tmp_path).save()
+    os.truncate(tmp_path / STATE_FILE, left)
+    with pytest.raises(CheckpointError, match=r"state\.pt is damaged.* train into another folder"):
+        Trainer(teacher, student, TrainingCorpora(windows=corpus), PLAN, tmp_path)
 
 
 def test_what_was_learned_is_written_and_read_back(

@@ -69,12 +69,13 @@ def test_vectors_in_fewer_bytes_are_those_of_the_server(
     assert np.array_equal(np.stack(column.to_numpy(zero_copy_only=False)), wanted)
 
 
+@pytest.mark.parametrize("room", [0, 700])
 def test_a_full_disk_is_told_and_what_is_done_is_kept(
-    corpus: Path, model: str, run: Run, tmp_path: Path
+    corpus: Path, model: str, run: Run, tmp_path: Path, room: int
 ) -> None:
     arguments = ("--from", corpus, "--model", model, "--out")
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (700, limit[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limit[1]))
     try:
         refused = run(*arguments, tmp_path / "out.npy")
     finally:

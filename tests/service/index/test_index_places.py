@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import sqlite3
 from pathlib import Path
@@ -145,13 +146,38 @@ def test_what_is_no_index(folder: Path, tmp_path: Path, run: Run) -> None:
     assert "is not a database" in run("search", "fox", "--index", folder)
 
 
+def test_an_index_that_was_not_made_to_its_end_is_none(
+    folder: Path, model: str, run: Run, tmp_path: Path
+) -> None:
+    for empty in (folder / ".lln", tmp_path):
+        empty.mkdir(exist_ok=True)
+        with sqlite3.connect(empty / DATABASE) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+        connection.close()
+    assert "has no index" in run("search", "fox", "--index", tmp_path)
+    assert run("index", folder, "--model", model)[0]["read"] == 3
+
+
+def test_a_disk_that_is_full_from_the_start_is_named(tmp_path: Path) -> None:
+    (tmp_path / DATABASE).touch()
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, limit[1]))
+    try:
+        with pytest.raises(StorageFailure, match=f"{tmp_path} cannot be written"):
+            IndexStore.create(tmp_path, recipe())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    with open_to_write(tmp_path, recipe()) as store:
+        assert store.totals().files == 0
+
+
 def test_a_full_disk_is_named(tmp_path: Path) -> None:
     """SQLite takes the transaction back itself then."""
     with IndexStore.create(tmp_path, recipe()) as store:
         [(pages,)] = store._db.execute("PRAGMA page_count").fetchall()
         store._db.execute(f"PRAGMA max_page_count = {pages + 3}")
         text = "x" * 200_000
-        with pytest.raises(StorageFailure, match="database or disk is full"):
+        with pytest.raises(StorageFailure, match=r"disk is full\. What is done is kept: make room"):
             store.put(IndexedFile(path="a", size=1, mtime_ns=1, sha256="s", text=text))
         assert store.totals().files == 0
         store.put(IndexedFile(path="b", size=1, mtime_ns=1, sha256="s", text="fits"))
