@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
-from engine.platform.process import quick_turns
+from engine.platform.turns import quick_turns
 from engine.scheduling.deadline import deadline_exceeded
 from service.errors import AnswerNotTaken, BodyTimeout
 
 Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 # A worker thread would not help: encoding JSON and protobuf holds the interpreter's lock.
 _YIELD_EVERY_S = 0.004
@@ -90,16 +89,6 @@ async def cooperatively(items: Iterable[Item]) -> AsyncIterator[Item]:
             if time.perf_counter() > yield_at:
                 await asyncio.sleep(0)
                 yield_at = time.perf_counter() + _YIELD_EVERY_S
-
-
-async def beside_others(work: Callable[[], Result]) -> Result:
-    """Runs Python code that may take a second, in a thread, and lets other tasks run meanwhile."""
-
-    def run() -> Result:
-        with quick_turns():
-            return work()
-
-    return await asyncio.to_thread(run)
 
 
 class Pace:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from engine.calls.document_calls import DocumentCalls, DocumentRun
 from engine.execution.inputs import PreparedText, lengths_alone
 from engine.execution.results import WholeProgress, chunks_read_alone
 from engine.model.embedding_model import EmbeddingModel
+from engine.platform.turns import beside_others_if_many
 from engine.types import ChunksReady, DocumentChunks, Plan
 
 
@@ -30,7 +33,9 @@ class ChunkRuns(DocumentCalls):
             later_tokens=0,
             after_s=after_s,
         )
-        found = chunks_read_alone(document, options, alone)
+        found = await beside_others_if_many(
+            partial(chunks_read_alone, document, options, alone), len(document.chunks)
+        )
         if on_event is not None:
             on_event(ChunksReady(chunks=found.chunks))
         return found

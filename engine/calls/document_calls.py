@@ -23,6 +23,7 @@ from engine.execution.results import (
     document_embedding,
 )
 from engine.model.embedding_model import EmbeddingModel
+from engine.platform.turns import beside_others_if_many
 from engine.scheduling.deadline import Deadline
 from engine.scheduling.request import TimedResult
 from engine.scheduling.session import Session
@@ -176,7 +177,9 @@ class DocumentCalls(TextRuns):
             finally:
                 future.cancel()
         self._record(model, [document], [result])
-        embedded = document_embedding(document, result, options, alone)
+        embedded = await beside_others_if_many(
+            partial(document_embedding, document, result, options, alone), len(document.chunks)
+        )
         if on_event is not None and not request.is_tiled:
             _report_at_once(embedded, document.num_embedded, on_event)
         return embedded

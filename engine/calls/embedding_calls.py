@@ -21,6 +21,7 @@ from engine.execution.inputs import (
 )
 from engine.execution.results import embedding, token_states
 from engine.model.embedding_model import EmbeddingModel
+from engine.platform.turns import beside_others_if_many
 from engine.scheduling.deadline import Deadline
 from engine.types import Embedding, EmbedOptions, TextInput
 
@@ -50,10 +51,13 @@ class EmbeddingCalls(TextRuns):
             texts, results = await self._run_texts(
                 session, chosen, pieces, options, deadline, wait_for_room=wait_for_room
             )
-        return [
-            embedding(text, result, chosen, options)
-            for text, result in zip(texts, results, strict=True)
-        ]
+        return await beside_others_if_many(
+            lambda: [
+                embedding(text, result, chosen, options)
+                for text, result in zip(texts, results, strict=True)
+            ],
+            sum(len(result.value) for result in results),
+        )
 
     async def embed_tokens(
         self,
@@ -72,9 +76,13 @@ class EmbeddingCalls(TextRuns):
             texts, results = await self._run_texts(
                 session, chosen, pieces, options, deadline, wait_for_room=wait_for_room
             )
-        return [
-            token_states(text, result, options) for text, result in zip(texts, results, strict=True)
-        ]
+        return await beside_others_if_many(
+            lambda: [
+                token_states(text, result, options)
+                for text, result in zip(texts, results, strict=True)
+            ],
+            sum(len(result.value) for result in results),
+        )
 
     def _checked(
         self, inputs: Sequence[TextInput], model: str | None, options: EmbedOptions

@@ -5,10 +5,10 @@ A text of up to one passage is scored as a whole, a longer one by its best passa
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -25,6 +25,7 @@ from engine.execution.input_checks import (
 from engine.execution.inputs import PIECE_TEXTS, PreparedText, prepare_steps, token_by_token
 from engine.execution.results import accounting, finish_vectors
 from engine.model.embedding_model import EmbeddingModel
+from engine.platform.turns import beside_others, beside_others_if_many
 from engine.scheduling.deadline import Deadline
 from engine.scheduling.request import TimedResult
 from engine.scheduling.session import Session
@@ -193,10 +194,13 @@ class RankingCalls(DocumentRuns):
                 *(session, asked.model, long_ones, asked.for_texts, asked.deadline), score_long
             )
         )
-        scored = [
-            next(of_long) if long else score_short(text)
-            for text, long in zip(texts, is_long, strict=True)
-        ]
+        scored = await beside_others_if_many(
+            lambda: [
+                next(of_long) if long else score_short(text)
+                for text, long in zip(texts, is_long, strict=True)
+            ],
+            len(texts),
+        )
         return accounting(*results[0]), scored
 
     async def _by_tokens(
@@ -217,7 +221,7 @@ class RankingCalls(DocumentRuns):
             by_token = [token_by_token(text) for text in group]
             for timed in await self._run_all(session, by_token, asked):
                 whole = Span(0, len(texts[len(scored)]))
-                scored.append(await asyncio.to_thread(_best_passage, wanted, timed, whole))
+                scored.append(await beside_others(partial(_best_passage, wanted, timed, whole)))
         return accounting(*asked_for), scored
 
     def _within_states(self, texts: Sequence[PreparedText]) -> Iterator[list[PreparedText]]:

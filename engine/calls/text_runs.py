@@ -41,6 +41,8 @@ class TextRuns(EngineCore):
         try:
             async with asyncio.timeout(deadline.left_s):
                 async for piece in pieces:
+                    if futures:  # queueing thousands would hold up the event loop
+                        await asyncio.sleep(0)
                     texts += piece
                     with self._counting_rejections():
                         requests = self._requests(model, piece, options, deadline, after_s)

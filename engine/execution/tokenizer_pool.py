@@ -11,7 +11,8 @@ from time import perf_counter
 from typing import TypeVar
 
 from engine.errors import EngineUnavailable, QueueFull
-from engine.platform.process import lower_priority, quick_turns
+from engine.platform.process import lower_priority
+from engine.platform.turns import quick_turns
 from engine.scheduling.admission import Throughput
 from engine.steps import Answer, Steps, advance
 from engine.text.tokenizer import start_parallel_threads
@@ -57,6 +58,8 @@ class TokenizerPool:
         """
         with self._holding(characters, is_admitted=is_admitted):
             while True:
+                if is_admitted:  # a call may have thousands of tiny parts
+                    await asyncio.sleep(0)
                 if self._closed:
                     raise EngineUnavailable("The engine takes no work: it has stopped.")
                 answer = await self._advance(steps, characters)

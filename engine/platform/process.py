@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from engine.platform.turns import quick_turns
+
 _SPIN_COUNT = "5000"
 """Some tens of microseconds: enough to bridge the gaps between operations."""
 
@@ -27,9 +29,6 @@ _LOWER_BY, _LOWEST = 10, 19
 """Linux's nice values: ten steps leave about a tenth of a core that others want too."""
 
 _CGROUPS = Path("/sys/fs/cgroup")
-
-_USUAL_TURN_S = sys.getswitchinterval()
-_QUICK_TURN_S = _USUAL_TURN_S / 10
 
 
 def prepare_process() -> None:
@@ -122,21 +121,6 @@ def loading() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
-
-
-@contextmanager
-def quick_turns() -> Iterator[None]:
-    """Surrounds what holds Python's lock for long. Threads take turns with it more often.
-
-    One that runs many short operations of torch waits for the lock after each: beside a thread that
-    lists the tokens of a long text, a short text takes many times as long. Where two threads are
-    within, the first to leave ends it for both.
-    """
-    sys.setswitchinterval(_QUICK_TURN_S)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(_USUAL_TURN_S)
 
 
 def freeze_loaded_objects() -> None:

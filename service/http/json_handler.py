@@ -19,7 +19,7 @@ from fastapi.dependencies.utils import request_params_to_args
 from pydantic import TypeAdapter, ValidationError
 from starlette.responses import Response
 
-from service.fairness import beside_others
+from engine.platform.turns import beside_others
 from service.http.errors import invalid_field
 
 _MAX_BYTES_AT_ONCE = 65_536

@@ -20,6 +20,7 @@ from starlette.types import Scope
 from engine.errors import InvalidInput
 from engine.living_types import RecordPrecision
 from engine.model.quantized import check_output_dtype
+from engine.platform.turns import beside_others
 from engine.types import DocumentChunks
 from service.documents import (
     EVENT_NAMES,
@@ -33,7 +34,7 @@ from service.documents import (
 )
 from service.edits import apply_edits
 from service.errors import report_params
-from service.fairness import beside_others, receive_within
+from service.fairness import receive_within
 from service.http.dependencies import Engine, Record, ServerSettings, TimeoutS
 from service.http.document_answers import chunk_fields, event_fields, living_fields, own_vector
 from service.http.json_request import JsonRoute

@@ -14,10 +14,10 @@ from typing import Any, cast
 from fastapi import APIRouter, Depends, HTTPException, Request, Response
 
 from engine.errors import InvalidInput
+from engine.platform.turns import beside_others
 from engine.scheduling.deadline import Deadline
 from engine.types import Context, ModelInfo
 from service.edits import apply_edits
-from service.fairness import beside_others
 from service.http.dependencies import Engine, Record, ServerSettings, TimeoutS
 from service.http.json_request import JsonRoute
 from service.http.json_response import dump_list, json_response
