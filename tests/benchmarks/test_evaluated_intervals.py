@@ -1,4 +1,4 @@
-"""The intervals that the evaluation pages state are those of stored results."""
+"""The intervals that the pages state are those of stored results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES = sorted((ROOT / "docs" / "evaluation").glob("*.md"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 STATED = re.compile(
     r"([+-]?\d\.\d{3}) \[([+-]?\d\.\d{3}), ([+-]?\d\.\d{3})\]( \(no longer stored\))?"
 )
@@ -28,9 +28,13 @@ def intervals_of(content: str) -> set[Interval]:
     found: set[Interval] = set()
 
     def note(part: dict[str, Any]) -> None:
-        interval = (part.get("mean"), part.get("low"), part.get("high"))
-        if all(isinstance(value, float) for value in interval):
-            found.add(interval)  # type: ignore[arg-type]  # just checked
+        for interval in (
+            (part.get("mean"), part.get("low"), part.get("high")),
+            (part.get("value"), *(part.get("spread") or ())),  # a row of a suite
+            tuple(part.get("minus plain", ())),  # of the example of contextual chunks
+        ):
+            if len(interval) == 3 and all(isinstance(value, float) for value in interval):
+                found.add(interval)
 
     json.loads(content, object_hook=note)
     return found
@@ -41,6 +45,7 @@ def stored() -> Stored:
     by_thousandths: Stored = defaultdict(set)
     results = [*(RESULTS / "training").glob("readings*.json"), *(RESULTS / "living").glob("*.json")]
     results += (RESULTS / "experiments").glob("selectivity*/result.json")
+    results += [*RESULTS.glob("*.json"), *(RESULTS / "examples").glob("*.json")]
     for path in results:
         for interval in intervals_of(path.read_text()):
             by_thousandths[thousandths(interval)].add(interval)
@@ -75,7 +80,7 @@ def unfounded(page: str, stored: Stored) -> Iterator[str]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_intervals_are_those_of_stored_results(page: Path, stored: Stored) -> None:
     assert list(unfounded(page.read_text(), stored)) == []
 

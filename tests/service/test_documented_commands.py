@@ -1,4 +1,4 @@
-"""What the pages name exists: commands with their options, modules to run, and variables."""
+"""What the pages name exists: commands with their options, modules, variables and routes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import SUITES
+from service.app import create_app
 from service.cli.command_line import parser
-from service.environment import setting_rows
+from service.environment import load_settings, setting_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
@@ -115,3 +116,28 @@ def test_modules_and_suites_exist(page: Path) -> None:
         assert find_spec(module) is not None, module
         if module == "benchmarks":
             assert set(words.split()) <= set(SUITES), words
+
+
+@pytest.fixture(scope="module")
+def routes() -> list[tuple[re.Pattern[str], set[str]]]:
+    """Patterns of the paths that a server has, with their methods."""
+    paths = create_app(load_settings()).openapi()["paths"]
+    return [
+        (re.compile(re.sub(r"{\w+}", "[^/]+", path)), {method.upper() for method in methods})
+        for path, methods in paths.items()
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_routes_exist(page: Path, routes: list[tuple[re.Pattern[str], set[str]]]) -> None:
+    named = re.findall(
+        r"(?:`|localhost:8000)(?:(GET|POST|PATCH|DELETE) )?(/(?:api|v1|v2)/[\w/{}.-]*[\w}])",
+        page.read_text("utf-8"),
+    )
+    assert [
+        (method, path)
+        for method, path in named
+        if not any(
+            known.fullmatch(path) and (not method or method in methods) for known, methods in routes
+        )
+    ] == []
