@@ -1,6 +1,6 @@
 // Copies text to the clipboard. Pages over plain HTTP have none, so the text is shown and selected.
 
-import { byId, show } from "./dom.js";
+import { byId, onEscape, show } from "./dom.js";
 
 const COPIED_MS = 2500;
 
@@ -10,7 +10,7 @@ export async function copy(text, button, thanks) {
     show(byId("copy"), false);
     answer(button, thanks);
   } catch {
-    showToCopy(text);
+    showToCopy(text, button);
   }
 }
 
@@ -20,10 +20,16 @@ function answer(button, words) {
   setTimeout(() => (button.textContent = usual), COPIED_MS);
 }
 
-function showToCopy(text) {
+// The button gets the focus back when the text is copied, or with Escape.
+function showToCopy(text, button) {
   const field = byId("copy-text");
+  const close = () => {
+    show(byId("copy"), false);
+    button.focus();
+  };
   show(byId("copy"), true);
   field.value = text;
-  field.oncopy = () => setTimeout(() => show(byId("copy"), false)); // after the browser has copied
+  field.oncopy = () => setTimeout(close); // after the browser has copied
+  field.onkeydown = onEscape(close);
   field.select();
 }

@@ -32,6 +32,11 @@ export function show(element, visible) {
   element.hidden = !visible;
 }
 
+// A listener for keys. An input method, and the list of a select, have Escape for themselves.
+export const onEscape = (close) => (event) => {
+  if (event.key === "Escape" && !event.isComposing && event.target.localName !== "select") close();
+};
+
 // Resolves once the element is on the screen: of what is in a hidden view nothing can be scrolled to.
 export const whenShown = (element) =>
   new Promise((resolve) => {

@@ -14,7 +14,14 @@ export function fail(failure, again = null, box = byId("error")) {
   }
   const waiting = box.hidden ? [] : (failed.get(box) ?? []);
   failed.set(box, again ? [...waiting, again] : []);
-  box.replaceChildren(make("span", {}, failure.message), ...(again ? [againButton(box)] : []));
+  tell(box, failure.message, again !== null);
+}
+
+function tell(box, words, isRetried) {
+  const [told, button] = box.hidden ? [] : box.children;
+  // Unchanged words are not set again: screen readers would repeat them.
+  if (told?.textContent === words && Boolean(button) === isRetried) return;
+  box.replaceChildren(make("span", {}, words), ...(isRetried ? [againButton(box)] : []));
   show(box, true);
 }
 
@@ -23,6 +30,7 @@ function againButton(box) {
   const onclick = () => {
     const retries = failed.get(box);
     clearError(box);
+    byId("main").focus({ preventScroll: true }); // the button had the focus, and is gone
     for (const again of retries) again();
   };
   return make("button", { type: "button", onclick }, "Try again");

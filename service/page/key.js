@@ -6,6 +6,8 @@ import { ofThisTab } from "./storage.js";
 
 const KEPT = "lln-api-key";
 
+let before = null; // what had the focus when the form came
+
 export function startKey(onKey) {
   useKey(ofThisTab.get(KEPT));
   onRefusedKey(askForKey);
@@ -15,6 +17,7 @@ export function startKey(onKey) {
     ofThisTab.set(KEPT, key);
     useKey(key);
     show(byId("key"), false);
+    before.focus({ preventScroll: true });
     onKey();
   });
 }
@@ -26,6 +29,7 @@ function askForKey({ code }) {
   byId("key-message").textContent = code === "missing_api_key"
     ? "This server requires an API key." : "The server does not accept this API key.";
   byId("key-value").value = "";
+  before = document.activeElement;
   show(byId("key"), true);
   byId("key-value").focus();
 }

@@ -2,7 +2,7 @@
 
 import { get, post } from "./api.js";
 import { copy } from "./copy.js";
-import { byId, setOptions, show } from "./dom.js";
+import { byId, onEscape, setOptions, show } from "./dom.js";
 import { startEditing } from "./editing.js";
 import { clearError, fail, repeatRefused } from "./errors.js";
 import { startFiles, textOfFile } from "./files.js";
@@ -113,6 +113,7 @@ function askToRead(text, packed, place) {
   byId("read-link").onclick = () => {
     agreed.add(packed);
     wishes.next();
+    byId("read").focus({ preventScroll: true }); // this button is soon gone
     const now = { ...place, ...chosenModels() }; // the user may have selected others meanwhile
     work((signal, tell) => read(text, now, signal, tell));
   };
@@ -186,7 +187,10 @@ function listen() {
     setSourceText(SAMPLE);
     source.requestSubmit();
   });
-  byId("stop").addEventListener("click", stopWork);
+  byId("stop").addEventListener("click", () => {
+    stopWork();
+    byId(byId("source").hidden ? "results" : "read").focus({ preventScroll: true }); // Stop is gone
+  });
   byId("skip").addEventListener("click", skipToResults);
   listenToResults();
 }
@@ -197,6 +201,11 @@ function listenToResults() {
     show(byId("source"), true);
     byId("text").focus();
   });
+  byId("source").addEventListener("keydown", onEscape(() => {
+    if (byId("results").hidden) return; // the form is all there is
+    show(byId("source"), false);
+    byId("edit").focus();
+  }));
   byId("share").addEventListener("click", copyLink);
   byId("vector").addEventListener("click", copyVector);
   byId("instrument").addEventListener("change", ({ target }) => results.chooseInstrument(target.value));

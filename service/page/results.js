@@ -239,7 +239,9 @@ const noTopics = (attention) =>
   `This head has no topics: its attention is ${attentionName(attention)}, which has no channels${attention === "block_diagonal" ? ". LLN is used for texts longer than one block" : ""}.`;
 
 function describeCell(session, cell) {
-  byId("cell").replaceChildren(...(cell ? cellWords(session, cell) : []));
+  const words = make("span", {}, ...(cell ? cellWords(session, cell) : []));
+  // Unchanged words are not set again: screen readers would repeat them.
+  if (byId("cell").textContent !== words.textContent) byId("cell").replaceChildren(words);
 }
 
 // A cell is in tokens of the model of its map.

@@ -62,7 +62,6 @@ function search(query, by) {
 
 async function showHits(hits, words, signal) {
   byId("search-status").textContent = hits.length ? counted(hits.length, "passage") : "Nothing was found.";
-  show(byId("search-status"), true);
   show(byId("found"), hits.length > 0);
   buttons = new Map(hits.map((hit) => [hit, hitButton(hit, words)]));
   byId("hits").replaceChildren(...[...buttons.values()].map((button) => make("li", {}, button)));

@@ -17,13 +17,12 @@ const comparing = new Question(
   { answer: "matrix", error: "similarity-error", waiting: "similarity-waiting", button: "compare" },
   "Reading the texts…",
 );
-let drawn = null; // the texts, vectors and model of the matrix on the page
 
 export function startSimilarity(models) {
   setOptions(byId("similarity-model"), models.map(({ name }) => [name, name]), models[0].name);
   for (const text of AT_FIRST) addText(text);
   byId("add-text").addEventListener("click", () => addText("").focus());
-  onTheme(() => drawn && drawMatrix(...drawn));
+  onTheme(recolour);
   byId("similarity-form").addEventListener("submit", (event) => {
     event.preventDefault();
     compare(fields().map(({ value }) => value.trim()).filter(Boolean), byId("similarity-model").value);
@@ -34,8 +33,7 @@ function compare(texts, model) {
   comparing.ask(async (signal) => {
     if (texts.length < 2) throw new Error("Enter at least two texts to compare.");
     const { data } = await post("v1/embeddings", { input: texts, model, encoding_format: "base64" }, signal);
-    drawn = [texts, data.map(({ embedding }) => floats(embedding)), model];
-    drawMatrix(...drawn);
+    drawMatrix(texts, data.map(({ embedding }) => floats(embedding)), model);
   }, texts.length < 2 ? null : () => compare(texts, model));
 }
 
@@ -76,8 +74,15 @@ function drawMatrix(texts, vectors, model) {
 }
 
 function cosineCell(value) {
-  const cell = make("td", { class: "cosine" }, value.toFixed(2));
+  return coloured(make("td", { class: "cosine", "data-cosine": value }, value.toFixed(2)));
+}
+
+function coloured(cell) {
+  const value = Number(cell.dataset.cosine);
   cell.style.backgroundColor = colour(value);
   cell.classList.toggle("dark-ink", isDarkInk(value));
   return cell;
 }
+
+// Not drawn anew: screen readers would read out all cosines again.
+const recolour = () => byId("matrix").querySelectorAll(".cosine").forEach(coloured);
