@@ -14,7 +14,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from engine.checkpoint.json_files import read_object
 from engine.errors import InvalidInput
+from engine.platform.files import named_in_errors
 from engine.platform.locks import writers_lock
 from engine.training.model_folder import write_whole
 
@@ -75,7 +77,8 @@ class TrialStore:
         self.measured[trial] = measured
 
     def _append(self, name: str, document: Mapping[str, Any]) -> None:
-        with (self.folder / name).open("a", encoding="utf-8") as file:
+        path = self.folder / name
+        with named_in_errors(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(document) + "\n")
 
     def write(self, name: str, document: Mapping[str, Any]) -> None:
@@ -111,7 +114,7 @@ def _check_folder(folder: Path, settings: Mapping[str, Any]) -> None:
             code="folder_not_empty",
             param="out",
         )
-    earlier = json.loads(path.read_text(encoding="utf-8"))
+    earlier = read_object(path)
     wanted = json.loads(as_json(settings))
     differing = sorted(
         key for key in {*earlier, *wanted} - {METHODS} if earlier.get(key) != wanted.get(key)

@@ -22,14 +22,14 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def named_in_errors(path: Path) -> Iterator[None]:
-    """Names the path in errors of the system that name none: opening a file names it, but writing
+def named_in_errors(name: Path | str) -> Iterator[None]:
+    """Names the file in errors of the system that name none: opening a file names it, but writing
     to it does not, as on a full disk."""
     try:
         yield
     except OSError as error:
         if error.strerror and error.filename is None:
-            error.filename = str(path)
+            error.filename = str(name)
         raise
 
 

@@ -24,6 +24,7 @@ from engine.diagnostics import Effort, measure
 from engine.diagnostics.readings import Floats
 from engine.errors import CheckpointError, InvalidInput
 from engine.model.embedding_model import EmbeddingModel
+from engine.platform.files import named_in_errors
 from engine.training.model_folder import write_whole
 from engine.training.recipe import StageKind, TrainingPlan
 from engine.training.student import Part, Student
@@ -192,7 +193,8 @@ class Trainer:
         self._append(ATTENTION_FILE, {"step": self.step, **means})
 
     def _append(self, name: str, line: Mapping[str, object]) -> None:
-        with (self._folder / name).open("a", encoding="utf-8") as file:
+        path = self._folder / name
+        with named_in_errors(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
     def _resume(self) -> None:

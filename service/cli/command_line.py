@@ -6,9 +6,12 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from io import TextIOWrapper
+from typing import Any, TextIO, cast
 
 from engine.errors import LLNError
+from engine.platform.files import named_in_errors
 from service.cli.adapt import add_adapt
 from service.cli.attention import add_claims, add_diagnose, add_figures
 from service.cli.average import add_average
@@ -34,6 +37,7 @@ COMMANDS = (
 _FAILED = 1
 _MISUSED = 2
 _BROKEN_PIPE = 141  # 128 + SIGPIPE
+_OUTPUT = "standard output"
 
 
 def run_command(arguments: Sequence[str] | None = None) -> int:
@@ -45,20 +49,51 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
         refuse_unknown(unknown, chosen.command)
     run: Callable[[argparse.Namespace], None] = chosen.run
     try:
-        run(chosen)
-        if sys.stdout is not None:  # None if it was closed from the start (`>&-`)
-            sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader has enough. Python would flush the rest once more at exit, and complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with _named_output():
+            run(chosen)
+            if sys.stdout is not None:  # None if it was closed from the start (`>&-`)
+                sys.stdout.flush()
+    except BrokenPipeError:  # the reader has enough
+        _drop_output()
         return _BROKEN_PIPE
     except SettingsError as error:
         return _report(str(error), _MISUSED)
     except OSError as error:
+        if error.filename == _OUTPUT:
+            _drop_output()
         return _report(system_message(error), _FAILED)
     except (LLNError, PortInUse) as error:
         return _report(str(error), _FAILED)
     return 0
+
+
+class _NamedOutput:
+    """Standard output, with errors that name it: its disk may be full, as another's may."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, text: str) -> int:
+        with named_in_errors(_OUTPUT):
+            return self._file.write(text)
+
+    def flush(self) -> None:
+        with named_in_errors(_OUTPUT):
+            self._file.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+def _named_output() -> AbstractContextManager[object]:
+    if sys.stdout is None:
+        return nullcontext()
+    return redirect_stdout(cast("TextIO", _NamedOutput(sys.stdout)))
+
+
+def _drop_output() -> None:
+    """Python would write what is left once more at exit, and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def system_message(error: OSError) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import InvalidInput
+from engine.platform.files import named_in_errors
 from service.cli.common import (
     Chosen,
     Commands,
@@ -238,7 +239,8 @@ def _print_readings(found: dict[str, Any]) -> None:
 
 
 def _write(path: Path, found: dict[str, Any]) -> None:
-    path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    with named_in_errors(path):
+        path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 
 
 def _print_report(found: dict[str, Any]) -> None:

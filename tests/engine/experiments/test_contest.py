@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from engine.errors import InvalidInput
+from engine.errors import CheckpointError, InvalidInput
 from engine.experiments.catalogue import EXPERIMENTS, plan_experiment
 from engine.experiments.contest import ContestPlan, run_contest
 from engine.experiments.intervals import over_seeds, paired
@@ -18,9 +18,11 @@ from engine.experiments.trials import (
     LOCK_FILE,
     MACHINES_FILE,
     RESULT_FILE,
+    SETTINGS_FILE,
     TRIALS_FILE,
     Measured,
     Trial,
+    as_json,
 )
 from engine.platform.locks import AlreadyRunning, writers_lock
 
@@ -136,6 +138,19 @@ def test_a_folder_of_other_files_is_refused(tmp_path: Path) -> None:
         run(Arithmetic(), tmp_path)
     assert caught.value.code == "folder_not_empty"
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_full_disk_and_damaged_settings_are_named(tmp_path: Path) -> None:
+    (tmp_path / SETTINGS_FILE).write_text(as_json(plan(Arithmetic()).settings()))
+    machines = tmp_path / MACHINES_FILE
+    machines.symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left") as caught:
+        run(Arithmetic(), tmp_path)
+    assert caught.value.filename == str(machines)
+    machines.unlink()
+    (tmp_path / SETTINGS_FILE).write_text("{")
+    with pytest.raises(CheckpointError, match=r"settings\.json is not valid"):
+        run(Arithmetic(), tmp_path)
 
 
 def test_one_run_at_a_time_in_a_folder(tmp_path: Path) -> None:

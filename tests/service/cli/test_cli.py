@@ -352,6 +352,17 @@ def test_a_closed_output_is_no_failure() -> None:
     assert (ended.returncode, ended.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize("options", [[], ["-u"]], ids=["buffered", "unbuffered"])
+def test_a_full_disk_behind_the_output_is_told(options: list[str]) -> None:
+    command = [sys.executable, *options, "-m", "service.cli", "settings"]
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, env=clean_environment(), timeout=120
+        )
+    assert ended.returncode == 1
+    assert ended.stderr == b"lln: standard output: No space left on device\n"
+
+
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's /proc")
 def test_ctrl_c_during_the_imports_is_no_failure_to_tell_of() -> None:
     # Python heeds no SIGINT that it was started to ignore, as in the background of a script.
