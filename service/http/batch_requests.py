@@ -16,6 +16,7 @@ from service.batches.records import WINDOW_S
 from service.errors import as_lln_error
 from service.http.errors import error_response
 from service.http.json_handler import validated
+from service.http.json_response import whole_body
 from service.http.middleware.observe import RequestRecord
 from service.http.routes.documents import DocumentCall
 from service.http.routes.embeddings import embeddings
@@ -62,7 +63,7 @@ class BatchRequests:
         except Exception as error:
             log.exception("a request of a batch failed")
             response = error_response(as_lln_error(error))
-        return Answered(response.status_code, bytes(response.body), record.tokens or 0, request_id)
+        return Answered(response.status_code, whole_body(response), record.tokens or 0, request_id)
 
     async def _respond(
         self, endpoint: str, body: dict[str, Any], record: RequestRecord

@@ -6,6 +6,7 @@ Long lists are written a few milliseconds at a time, with the event loop free in
 from __future__ import annotations
 
 import base64
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from io import BytesIO
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -14,41 +15,88 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from engine.model.quantized import quantize
 from engine.types import Accounting, ModelInfo, OutputDtype, Span, Vector
-from service.fairness import cooperatively
+from service.fairness import cooperatively, write_timeout
 
 EncodingFormat: TypeAlias = Literal["float", "base64"]
 
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY
 
-_BASE64_BYTES = 3 * 2**16
-"""Encoded at a time; a multiple of three needs no padding."""
+_BASE64_BYTES = 3 * 2**14
+"""Encoded at a time, for a piece of an answer; a multiple of three needs no padding."""
+
+_PIECE_BYTES = 65_536
+_SHORT_BYTES = _PIECE_BYTES // 2
+
+_PLACE = b"\0"
+"""Stands for a part that is written already: JSON has no such byte."""
+
+
+class WrittenJson:
+    """A part of an answer that is JSON already, in pieces. Together they may have hundreds of
+    megabytes: copied in one go, they would hold up the event loop for a second."""
+
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        self.pieces = pieces
+
+
+class AnswerInPieces(Response):
+    """A body in pieces, each sent once the caller has read those before: all of them within the
+    time of a request."""
+
+    def __init__(
+        self, pieces: Sequence[bytes], status: int, headers: Mapping[str, str] | None
+    ) -> None:
+        length = {"content-length": str(sum(map(len, pieces)))}
+        super().__init__(None, status, {**(headers or {}), **length}, "application/json")
+        self.pieces = deque(pieces)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        start = {"status": self.status_code, "headers": self.raw_headers}
+        await send({"type": "http.response.start", **start})
+        async with write_timeout(scope["app"].state.settings.request_timeout_s):
+            while self.pieces:  # each is freed once it is sent
+                piece = self.pieces.popleft()
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            # Sent once the others have left.
+            await send({"type": "http.response.body", "body": b""})
+
+
+def whole_body(response: Response) -> bytes:
+    """The body of an answer that is not sent."""
+    if isinstance(response, AnswerInPieces):
+        return b"".join(response.pieces)
+    return bytes(response.body)
 
 
 def json_response(
     document: Any, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
     """An answer of a few values. Pass long lists through `dump_list` first."""
-    body = orjson.dumps(document, option=_OPTIONS)
-    return Response(body, status, headers, media_type="application/json")
+    writer = _Writer()
+    writer.write(document)
+    pieces = writer.pieces()
+    if len(pieces) == 1:
+        return Response(pieces[0], status, headers, media_type="application/json")
+    return AnswerInPieces(pieces, status, headers)
 
 
-async def dump_list(items: Iterable[Any]) -> orjson.Fragment:
+async def dump_list(items: Iterable[Any]) -> WrittenJson:
     """A JSON list, written a few milliseconds at a time."""
-    # Pieces are not collected: however short, each holds the kilobytes that orjson reserves for it.
-    written = BytesIO()
+    writer = _Writer()
     before = b"["
     async for item in cooperatively(items):
-        written.write(before)
-        written.write(orjson.dumps(item, option=_OPTIONS))
+        writer.add(before)
+        writer.write(item)
         before = b","
-    written.write(b"]" if written.tell() else b"[]")
-    return orjson.Fragment(written.getvalue())  # which does not copy it
+    writer.add(b"]" if before == b"," else b"[]")
+    return WrittenJson(writer.pieces())
 
 
-async def dump_floats(values: NDArray[np.float32], encoding: EncodingFormat) -> orjson.Fragment:
+async def dump_floats(values: NDArray[np.float32], encoding: EncodingFormat) -> WrittenJson:
     """An array of any size as JSON, written a few milliseconds at a time."""
     if encoding == "float":
         return await dump_list(values)
@@ -58,7 +106,54 @@ async def dump_floats(values: NDArray[np.float32], encoding: EncodingFormat) -> 
         base64.b64encode(data[start : start + _BASE64_BYTES])
         async for start in cooperatively(starts)
     ]
-    return orjson.Fragment(b'"' + b"".join(pieces) + b'"')
+    return WrittenJson([b'"', *pieces, b'"'])
+
+
+class _Writer:
+    """Writes JSON into pieces. Short ones are joined: each alone would hold the kilobytes that
+    orjson reserves for it."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._last = BytesIO()
+        self._within: list[WrittenJson] = []
+
+    def write(self, document: Any) -> None:
+        """Adds the document, with the parts of it that are written already in their places."""
+        whole = orjson.dumps(document, default=self._leave_place, option=_OPTIONS)
+        if not self._within:
+            self.add(whole)
+            return
+        first, *others = whole.split(_PLACE)
+        self.add(first)
+        for written, after in zip(self._within, others, strict=True):
+            for piece in (*written.pieces, after):
+                self.add(piece)
+        self._within = []
+
+    def add(self, piece: bytes) -> None:
+        if self._last.tell() + len(piece) > _PIECE_BYTES:
+            self._end_piece()
+        if len(piece) > _SHORT_BYTES:
+            self._end_piece()
+            self._pieces.append(piece)
+        else:
+            self._last.write(piece)
+
+    def pieces(self) -> Sequence[bytes]:
+        self._end_piece()
+        return self._pieces
+
+    def _end_piece(self) -> None:
+        if self._last.tell():
+            self._pieces.append(self._last.getvalue())
+            self._last = BytesIO()
+
+    def _leave_place(self, value: Any) -> orjson.Fragment:
+        if not isinstance(value, WrittenJson):
+            raise TypeError(f"{type(value).__name__} is no value of JSON")
+        self._within.append(value)
+        return orjson.Fragment(_PLACE)
 
 
 def encode_vector(vector: NDArray[Any], encoding: EncodingFormat) -> NDArray[Any] | str:

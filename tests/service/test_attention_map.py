@@ -16,7 +16,13 @@ import numpy as np
 import orjson
 import pytest
 
-from service.http.json_response import EncodingFormat, dump_floats, encode_vector
+from service.http.json_response import (
+    EncodingFormat,
+    dump_floats,
+    encode_vector,
+    json_response,
+    whole_body,
+)
 from service.http.schemas.responses.attention import AttentionMapAnswer, StructureAnswer
 from service.pb.lln.v1 import diagnostics_pb2 as pb
 from service.pb.lln.v1 import diagnostics_pb2_grpc
@@ -105,7 +111,7 @@ def test_large_maps_are_written_in_turns(
         beside = asyncio.create_task(others())
         found = await dump_floats(values, encoding)
         beside.cancel()
-        return orjson.dumps(found)
+        return whole_body(json_response(found))
 
     text = asyncio.run(written())
     assert text == orjson.dumps(encode_vector(values, encoding), option=orjson.OPT_SERIALIZE_NUMPY)

@@ -6,7 +6,6 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
-import orjson
 from fastapi import APIRouter, Response
 from pydantic import Field
 
@@ -17,7 +16,7 @@ from service.errors import report_names
 from service.fairness import cooperatively
 from service.http.dialects.call import Call
 from service.http.json_request import JsonRoute
-from service.http.json_response import dump_list, json_response
+from service.http.json_response import WrittenJson, dump_list, json_response
 from service.http.schemas.fields import AtLeastOne, Body, Text
 from service.http.schemas.responses.base import Described
 
@@ -115,7 +114,7 @@ async def _content(found: Tokenization) -> list[_Token]:
     return [token async for token in cooperatively(every) if token[1].start < token[1].end]
 
 
-async def _by_chunk(tokens: Sequence[_Token], starts: Sequence[int]) -> orjson.Fragment:
+async def _by_chunk(tokens: Sequence[_Token], starts: Sequence[int]) -> WrittenJson:
     """The tokens that begin in each chunk, as a JSON list for each."""
     lists: list[list[list[Any]]] = [[] for _ in starts]
     async for token, characters, number in cooperatively(tokens):

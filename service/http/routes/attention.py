@@ -12,7 +12,6 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-import orjson
 from fastapi import APIRouter, Depends, Response
 from numpy.typing import NDArray
 
@@ -22,6 +21,7 @@ from service.fairness import cooperatively
 from service.http.dependencies import Engine, Record, TimeoutS
 from service.http.json_request import JsonRoute
 from service.http.json_response import (
+    WrittenJson,
     accounting,
     dump_floats,
     dump_list,
@@ -217,7 +217,7 @@ async def structure(
     )
 
 
-async def _segments(segments: Sequence[Segment]) -> orjson.Fragment:
+async def _segments(segments: Sequence[Segment]) -> WrittenJson:
     return await dump_list([await _segment(segment) async for segment in cooperatively(segments)])
 
 
