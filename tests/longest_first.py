@@ -18,6 +18,7 @@ LONG_FILES = (
     "tests/service/page/test_page_long.py",
     "tests/service/page/test_page_looks.py",
     "tests/service/page/test_page_tabs.py",
+    "tests/service/page/test_page_focus.py",
     "tests/service/page/test_page_keys.py",
     "tests/service/page/test_page_links.py",
     "tests/service/page/test_page_models.py",

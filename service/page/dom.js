@@ -37,6 +37,12 @@ export const onEscape = (close) => (event) => {
   if (event.key === "Escape" && !event.isComposing && event.target.localName !== "select") close();
 };
 
+// Tells screen readers of a result. They may miss words that come together with the part of the page
+// in which they stand, so these have a place that is always there.
+export function say(words) {
+  byId("said").textContent = words;
+}
+
 // Resolves once the element is on the screen: of what is in a hidden view nothing can be scrolled to.
 export const whenShown = (element) =>
   new Promise((resolve) => {

@@ -1,7 +1,7 @@
 // Updates a document while it is edited, and shows what was read again and how stale the rest is.
 
 import { patch, post } from "./api.js";
-import { byId, make, setOptions, show } from "./dom.js";
+import { byId, make, say, setOptions, show } from "./dom.js";
 import { count, short } from "./numbers.js";
 import { beginning, Characters } from "./offsets.js";
 import { Question } from "./question.js";
@@ -68,6 +68,7 @@ function showFound(found, text) {
     found.staleness ? `the document's vector is within ${short(found.staleness)} of a new reading (1 \u2212 cosine)` : "nothing is stale",
   ];
   byId("edit-facts").textContent = `${facts.join("; ")}.`;
+  say(byId("edit-facts").textContent);
   const characters = new Characters(text);
   byId("passages").replaceChildren(...found.chunks.map((chunk) => passage(chunk, text, characters)));
   show(byId("edited"), true);

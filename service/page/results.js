@@ -1,7 +1,7 @@
 // All results for one text, from one model or from two side by side.
 
 import { attentionName } from "./attention.js";
-import { byId, make, quoted, show } from "./dom.js";
+import { byId, make, quoted, say, show } from "./dom.js";
 import { clearError, fail } from "./errors.js";
 import { MapView } from "./map.js";
 import { Measures } from "./measures.js";
@@ -46,6 +46,7 @@ export class Results {
   showFacts() {
     const models = this.sessions.map(({ model }) => model).join(" and ");
     byId("facts").textContent = `${counted(this.first.tokens, "token")}, ${counted(this.first.characters.count, "character")}, read by ${models}`;
+    say(byId("facts").textContent);
     byId("results").classList.toggle("beside", this.sessions.length > 1);
     const hadFocus = byId("source").contains(document.activeElement);
     show(byId("source"), false);

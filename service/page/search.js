@@ -1,7 +1,7 @@
 // Searches the folder that the server was started with, and shows each passage in its document.
 
 import { get, post } from "./api.js";
-import { byId, make, show, whenShown } from "./dom.js";
+import { byId, make, say, show, whenShown } from "./dom.js";
 import { fail } from "./errors.js";
 import { Newest } from "./newest.js";
 import { counted } from "./numbers.js";
@@ -61,7 +61,9 @@ function search(query, by) {
 }
 
 async function showHits(hits, words, signal) {
-  byId("search-status").textContent = hits.length ? counted(hits.length, "passage") : "Nothing was found.";
+  const found = hits.length ? counted(hits.length, "passage") : "Nothing was found.";
+  byId("search-status").textContent = found;
+  say(found);
   show(byId("found"), hits.length > 0);
   buttons = new Map(hits.map((hit) => [hit, hitButton(hit, words)]));
   byId("hits").replaceChildren(...[...buttons.values()].map((button) => make("li", {}, button)));

@@ -2,7 +2,7 @@
 
 import { floats, post } from "./api.js";
 import { colour, isDarkInk } from "./colour.js";
-import { byId, make, setOptions, show } from "./dom.js";
+import { byId, make, say, setOptions, show } from "./dom.js";
 import { beginning } from "./offsets.js";
 import { Question } from "./question.js";
 import { onTheme } from "./theme.js";
@@ -69,8 +69,10 @@ function drawMatrix(texts, vectors, model) {
   const title = (index) => `${index + 1}. ${beginning(texts[index], 70)}`;
   const head = make("tr", {}, make("td"), ...texts.map((_, index) => make("th", { scope: "col", title: title(index) }, String(index + 1))));
   const rows = cosines.map((row, index) => make("tr", {}, make("th", { scope: "row" }, title(index)), ...row.map(cosineCell)));
-  byId("matrix").replaceChildren(make("table", { class: "matrix" }, make("caption", {}, `Cosines of all pairs of texts, by ${model}`), head, ...rows));
+  const caption = `Cosines of all pairs of texts, by ${model}`;
+  byId("matrix").replaceChildren(make("table", { class: "matrix" }, make("caption", {}, caption), head, ...rows));
   show(byId("matrix"), true);
+  say(caption);
 }
 
 function cosineCell(value) {
@@ -84,5 +86,5 @@ function coloured(cell) {
   return cell;
 }
 
-// Not drawn anew: screen readers would read out all cosines again.
+// In place: whoever is reading the table stays where they are.
 const recolour = () => byId("matrix").querySelectorAll(".cosine").forEach(coloured);

@@ -14,7 +14,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+CARDS = ROOT / "engine" / "checkpoint" / "calibrations" / "README.md"
+PAGES = [ROOT / "README.md", CARDS, *sorted((ROOT / "docs").rglob("*.md"))]
 STATED = re.compile(
     r"([+-]?\d\.\d{3}) \[([+-]?\d\.\d{3}), ([+-]?\d\.\d{3})\]( \(no longer stored\))?"
 )

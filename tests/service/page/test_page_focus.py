@@ -90,7 +90,39 @@ def test_one_failure_is_told_once(page: Page) -> None:
     ]
 
 
-def test_another_theme_tells_no_cosines_again(page: Page) -> None:
+LISTEN = """() => {
+  window.told = [];
+  const live = "[role=status], [role=alert], [aria-live]";
+  const note = (changes) => {
+    for (const { target, addedNodes } of changes) {
+      if (target.closest(live)) for (const one of addedNodes) window.told.push(one.textContent);
+    }
+  };
+  new MutationObserver(note).observe(document.body, { childList: true, subtree: true });
+}"""
+
+
+def test_results_are_told_once(page: Page) -> None:
+    page.evaluate(LISTEN)
+    read(page, SHORT)
+    page.click("#tab-edit")
+    page.fill("#edit-text", SHORT)
+    page.click("#edit-read")
+    page.wait_for_selector("#edited")
+    page.click("#tab-similarity")
+    page.click("#compare")
+    page.wait_for_selector(".matrix")
+    results = page.evaluate("told.filter((one) => !/^(Tokenis|Read|Find)ing/.test(one))")
+    assert [one for one in results if one] == [
+        page.text_content("#facts"),
+        page.text_content("#edit-facts"),
+        page.text_content(".matrix caption"),
+    ]
+    page.click("#theme")
+    assert page.evaluate("told.at(-1)") == results[-1]
+
+
+def test_another_theme_leaves_the_table_of_cosines(page: Page) -> None:
     page.click("#tab-similarity")
     page.click("#compare")
     cell = page.wait_for_selector(".cosine")
