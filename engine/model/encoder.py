@@ -1,12 +1,14 @@
 """The encoder over packed sequences: token ids in, one state per token out, without padding.
 
-`ShortTextPath` is a fast path for one short text on a CPU. It gives the same bits.
+`ShortTextPath` is a fast path for one short text on a CPU, `ShortBatches` for several. They give
+the same bits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -22,6 +24,7 @@ from engine.model.attention import (
 from engine.model.layers import Layer, layer_norm, layers_of
 from engine.model.linear import try_products
 from engine.model.positions import LearnedPositions, lengths_of_rows, positions_in_sequences
+from engine.model.short_batches import ShortBatches, short_batches
 from engine.model.short_layers import ShortLayers, float_layers, int8_layers, norm_of
 from engine.model.weights import EncoderWeights
 from engine.platform.float_products import whole_counts
@@ -62,13 +65,19 @@ class Encoder:
         if table is not None:
             self._positions = LearnedPositions(table, positions, block_size, long_block)
         self._short_text_path = short_text_path(weights, self.attention)
+        self._short_batches = self._find_short_batches()
 
     def with_weights(self, weights: EncoderWeights) -> Encoder:
         """The same encoder with other weights, or with its own in another layout."""
         made = copy(self)
         made.weights, made.layers = weights, layers_of(weights)
         made._short_text_path = short_text_path(weights, self.attention)
+        made._short_batches = made._find_short_batches()
         return made
+
+    def _find_short_batches(self) -> ShortBatches | None:
+        path = self._short_text_path
+        return None if path is None else short_batches(self.weights, most=path.most)
 
     @property
     def device(self) -> torch.device:
@@ -84,9 +93,17 @@ class Encoder:
         short = self._short_text_path if tap is None and len(bounds) == 2 else None
         if short is not None and short.takes(ids):
             return short(ids)
-        parts = [bounds] if tap is not None else self._parts(bounds)
-        found = [self._last_states(ids[part[0] : part[-1]], part, tap) for part in parts]
-        return found[0] if len(found) == 1 else torch.cat(found)
+        if tap is not None:
+            return self._last_states(ids, bounds, tap)
+        if self._short_batches is None:
+            return self._in_parts(ids, bounds)
+        halves, rest = self._short_batches.split(bounds)
+        found = self._short_batches.lanes.map(partial(self._in_parts, ids), halves)
+        return _joined([*found, *(self._in_parts(ids, own) for own in rest)])
+
+    def _in_parts(self, ids: Tensor, bounds: Sequence[int]) -> Tensor:
+        parts = self._parts(bounds)
+        return _joined([self._last_states(ids[part[0] : part[-1]], part, None) for part in parts])
 
     def _parts(self, bounds: Sequence[int]) -> list[Sequence[int]]:
         """Neighbouring sequences that go through all layers together.
@@ -177,6 +194,10 @@ def _last(all_states: Iterator[Tensor]) -> Tensor:
     for states in all_states:
         last = states
     return last
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def parts_of(bounds: Sequence[int], most_rows: int) -> list[Sequence[int]]:

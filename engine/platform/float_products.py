@@ -156,6 +156,15 @@ def steady_counts(kind: ProductKind, threads: int) -> SteadyCounts:
     return cheapest_counts(tried, _alike(kind, tried))
 
 
+@torch.inference_mode()
+def first_rows(kind: ProductKind) -> list[Tensor]:
+    """Products of a few rows as this thread multiplies them, to be compared with another's."""
+    count = steady_counts(kind, torch.get_num_threads()).counts[0]
+    all_operands = _trial_operands(kind, _TRIED[kind.dtype][-1])
+    least = _LEAST_ROWS[kind.dtype]
+    return [_first_rows(operands, kind, count)[:least] for operands in all_operands]
+
+
 def _alike(kind: ProductKind, tried: tuple[int, ...]) -> list[tuple[int, ...]]:
     """The row counts that were tried, by the bits that they give."""
     groups: list[tuple[list[Tensor], list[int]]] = []
