@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
@@ -22,6 +22,9 @@ Precision: TypeAlias = Literal["float32", "bfloat16"]
 """The data type of a model's matrix products in training."""
 PositionScheme: TypeAlias = Literal["tile", "interpolate", "reset"]
 """What replaces learned positions beyond their table; see engine/model/positions.py."""
+
+
+_TOKENS_AT_ONCE = 1_024
 
 
 class Span(NamedTuple):
@@ -311,9 +314,19 @@ DocumentEvent: TypeAlias = Progress | ChunksReady
 
 @dataclass(frozen=True, kw_only=True)
 class Tokenization:
-    ids: tuple[int, ...]
-    offsets: tuple[Span, ...]  # of the original text; (0, 0) for special tokens
+    """The tokens of a text. A million have no object each but their strings: Python would look
+    through them for garbage again and again, and nothing else would run meanwhile."""
+
+    ids: Ids
+    offsets: Offsets  # of the original text; (0, 0) for special tokens
     tokens: tuple[str, ...]
+
+    def each(self) -> Iterator[tuple[int, str, int, int]]:
+        """The id of each token, its string, and its characters from start to before end."""
+        for first in range(0, len(self.tokens), _TOKENS_AT_ONCE):
+            some = slice(first, first + _TOKENS_AT_ONCE)
+            starts, ends = self.offsets[some].T.tolist()
+            yield from zip(self.ids[some].tolist(), self.tokens[some], starts, ends, strict=True)
 
 
 @dataclass(frozen=True, kw_only=True)

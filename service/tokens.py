@@ -43,7 +43,7 @@ async def tokens_of(
 
 
 def _simple_tokens(found: Tokenization, text: str) -> Iterator[SimpleToken]:
-    for token_id, token, (start, stop) in zip(found.ids, found.tokens, found.offsets, strict=True):
+    for token_id, token, start, stop in found.each():
         if start == stop:  # no characters of the text
             yield SimpleToken(token_id, token, True, None, None)
         else:

@@ -27,7 +27,6 @@ from engine.types import (
     EmbedOptions,
     Plan,
     Progress,
-    Span,
     Tokenization,
     Vector,
 )
@@ -269,7 +268,7 @@ def add_opening(vectors: Vector, opening: Vector, share: float) -> Vector:
 
 
 def tokenization(text: str, model: EmbeddingModel, *, max_tokens: int) -> Steps[Tokenization]:
-    """Read a text of at most this many tokens: each of them is one object of the answer."""
+    """Read a text of at most this many tokens: each of them is part of the answer."""
 
     def check(index: int, num_tokens: int) -> None:
         if num_tokens > max_tokens:
@@ -283,8 +282,8 @@ def tokenization(text: str, model: EmbeddingModel, *, max_tokens: int) -> Steps[
     (encoded,) = yield from model.tokenizer.encode_steps([text], with_offsets=True, check=check)
     check(0, encoded.num_tokens)
     return Tokenization(
-        ids=tuple(encoded.ids.tolist()),
-        offsets=tuple(Span(start, end) for start, end in encoded.offsets.tolist()),
+        ids=encoded.ids,
+        offsets=encoded.offsets,
         tokens=model.tokenizer.tokens_of(encoded.ids),
     )
 

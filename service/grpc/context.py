@@ -43,8 +43,11 @@ def _text_pairs(context: Context) -> Pairs:
     return merged([(name, value) for name, value in pairs if isinstance(value, str)])
 
 
-async def write(context: Context, message: Message, *, within_s: float | None = None) -> None:
-    """Sends one message of a stream. Raises AnswerNotTaken if that takes longer than `within_s`."""
+async def write(
+    context: Context, message: Message | bytes, *, within_s: float | None = None
+) -> None:
+    """Sends one message of a stream, or its encoding. Raises AnswerNotTaken if that takes longer
+    than `within_s`."""
     with _cancelled_if_gone():
         async with nullcontext() if within_s is None else write_timeout(within_s):
             await context.write(message)

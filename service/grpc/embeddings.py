@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TypeAlias
 
 from engine.async_engine import AsyncEngine
@@ -21,6 +22,7 @@ from service.grpc.decoding import Undecodable, decode_each, decoded
 from service.grpc.errors import error_message
 from service.grpc.handlers import current_record
 from service.grpc.living import Arrived, answer_living, arrived, check_without_record, has_record
+from service.grpc.parts import encoded
 from service.grpc.requests import chunking, embed_options, model_name, text_inputs
 from service.grpc.streams import StreamTasks, answer_in_order
 from service.grpc.vectors import VectorPacker
@@ -42,7 +44,7 @@ class EmbeddingsServicer:
         self._arrivals = arrivals
         self._stream_tasks = stream_tasks
 
-    async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
+    async def Embed(self, request: pb.EmbedRequest, context: Context) -> bytes:
         record = current_record.get()
         info = self._engine.resolve(model_name(request))
         record.model = info.name
@@ -55,7 +57,8 @@ class EmbeddingsServicer:
         )
         record.add(info.name, sum(found.accounting.tokens_embedded for found in embeddings))
         messages = (embedding_message(embedding, packer) for embedding in embeddings)
-        return pb.EmbedResponse(model=info.name, embeddings=messages)
+        parts = (pb.EmbedResponse(embeddings=[message]) for message in messages)
+        return await encoded(chain([pb.EmbedResponse(model=info.name)], parts))
 
     async def EmbedStream(self, requests: AsyncIterable[StreamRequest], context: Context) -> None:
         await answer_in_order(
@@ -103,7 +106,7 @@ class EmbeddingsServicer:
         request = DocumentRequest(
             model=info.name,
             options=embed_options(first.open.options),
-            chunking=chunking(first.open.chunking),
+            chunking=await chunking(first.open.chunking),
             title=first.open.title if first.open.HasField("title") else None,
             timeout_s=timeout_s(context, self._settings),
             vector=not first.open.HasField("vector") or first.open.vector,

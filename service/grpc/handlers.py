@@ -123,7 +123,7 @@ class MethodHandlers:
     ) -> grpc.RpcMethodHandler[Any, Any]:
         guard = self._guard if guarded else _no_guard
         decode = decoder(GetMessageClass(method.input_type), self._max_message_bytes)
-        encode = GetMessageClass(method.output_type).SerializeToString
+        encode = _encoder(GetMessageClass(method.output_type))
         name = _name_of(method)
         if method.client_streaming:
             if guarded:
@@ -277,6 +277,16 @@ class _UnknownMethods(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # gene
         self, handler_call_details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler[Any, Any]:
         return self._handler_of(handler_call_details.method)
+
+
+def _encoder(message: type[Message]) -> Callable[[Message | bytes], bytes]:
+    """Encodes what a servicer has not encoded itself."""
+    encode: Callable[[Any], bytes] = message.SerializeToString
+
+    def encode_once(answer: Message | bytes) -> bytes:
+        return answer if isinstance(answer, bytes) else encode(answer)
+
+    return encode_once
 
 
 def _why_cancelled(context: Context) -> type[LLNError]:

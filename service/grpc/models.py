@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import cast
 
@@ -10,10 +11,13 @@ from engine.types import Context as ChunkContext
 from engine.types import ModelInfo, Tokenization
 from service.grpc.context import Context, timeout_s
 from service.grpc.handlers import current_record
+from service.grpc.parts import encoded
 from service.grpc.requests import model_name
 from service.pb.lln.v1 import models_pb2 as pb
 from service.plans import planned
 from service.settings import Settings
+
+_TOKENS_IN_A_PART = 1_024
 
 
 class ModelsServicer:
@@ -27,7 +31,7 @@ class ModelsServicer:
     async def Get(self, request: pb.GetModelRequest, context: Context) -> pb.Model:
         return model_message(self._engine.resolve(model_name(request)))
 
-    async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
+    async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> bytes:
         record = current_record.get()
         record.model = self._engine.resolve(model_name(request)).name
         tokenization = await self._engine.tokenize(
@@ -36,7 +40,7 @@ class ModelsServicer:
             timeout_s=timeout_s(context, self._settings),
         )
         record.tokens = len(tokenization.ids)
-        return tokenization_message(tokenization)
+        return await encoded(tokenization_parts(tokenization))
 
     async def Plan(self, request: pb.PlanRequest, context: Context) -> pb.PlanResponse:
         size = request.WhichOneof("size")
@@ -77,10 +81,10 @@ def model_message(info: ModelInfo) -> pb.Model:
     )
 
 
-def tokenization_message(tokenization: Tokenization) -> pb.TokenizeResponse:
-    return pb.TokenizeResponse(
-        ids=tokenization.ids,
-        tokens=tokenization.tokens,
-        starts=(span.start for span in tokenization.offsets),
-        ends=(span.end for span in tokenization.offsets),
-    )
+def tokenization_parts(found: Tokenization) -> Iterator[pb.TokenizeResponse]:
+    for first in range(0, len(found.tokens), _TOKENS_IN_A_PART):
+        some = slice(first, first + _TOKENS_IN_A_PART)
+        starts, ends = found.offsets[some].T.tolist()
+        yield pb.TokenizeResponse(
+            ids=found.ids[some].tolist(), tokens=found.tokens[some], starts=starts, ends=ends
+        )

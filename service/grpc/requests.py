@@ -22,6 +22,7 @@ from engine.types import (
     Truncate,
 )
 from service.errors import InvalidField
+from service.fairness import cooperatively
 from service.pb.lln.v1 import embeddings_pb2
 
 _TRUNCATE: dict[int, Truncate] = {
@@ -97,7 +98,7 @@ def unknown_number(field: str, number: int, names: Sequence[str]) -> InvalidFiel
     )
 
 
-def chunking(message: embeddings_pb2.Chunking) -> Chunking | None:
+async def chunking(message: embeddings_pb2.Chunking) -> Chunking | None:
     """Returns the chunking, or None for no chunks. Unset fields take the plan's defaults."""
     shared = {name: getattr(message, name) for name in OF_ALL_CHUNKS if message.HasField(name)}
     match message.WhichOneof("plan"):
@@ -108,8 +109,9 @@ def chunking(message: embeddings_pb2.Chunking) -> Chunking | None:
         case "headings":
             return HeadingPlan(**_set_fields(message.headings), **shared)
         case "spans":
-            spans = tuple(Span(span.start, span.end) for span in message.spans.spans)
-            return SpanPlan(spans=spans, **shared)
+            given = cooperatively(message.spans.spans)
+            spans = [Span(span.start, span.end) async for span in given]
+            return SpanPlan(spans=tuple(spans), **shared)
     for name, value in shared.items():
         raise InvalidInput(
             f"chunking.{name} needs a plan of chunks, and chunking has none",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
+from itertools import chain
 from typing import Protocol, TypeAlias
 
 from google.protobuf.message import Message
@@ -12,11 +13,11 @@ from engine.async_engine import AsyncEngine
 from engine.errors import LLNError
 from engine.types import Accounting, Embedding, EmbedOptions, Truncate
 from service.errors import InvalidField, report_input_as
-from service.fairness import cooperatively
 from service.grpc.arrivals import Arrivals
 from service.grpc.context import Context, timeout_s, write
 from service.grpc.decoding import MessageT, Undecodable, decoded
 from service.grpc.handlers import current_record
+from service.grpc.parts import encoded
 from service.grpc.streams import StreamTasks, answer_in_order
 from service.pb.tei.v1 import tei_pb2 as pb
 from service.settings import Settings
@@ -73,19 +74,19 @@ class StreamingServicer:
     async def _stream(
         self,
         requests: AsyncIterable[MessageT | Undecodable],
-        answer: Callable[[MessageT], Awaitable[Message]],
+        answer: Callable[[MessageT], Awaitable[Message | bytes]],
         context: Context,
     ) -> None:
         """Answers in order. The API has no field for the error of one item, so the first error ends
         the stream once all requests before it are answered."""
 
-        async def answer_or_error(request: MessageT | Undecodable) -> Message | LLNError:
+        async def answer_or_error(request: MessageT | Undecodable) -> Message | bytes | LLNError:
             try:
                 return await answer(decoded(request))
             except LLNError as error:
                 return error
 
-        async def write_or_end(found: Message | LLNError) -> None:
+        async def write_or_end(found: Message | bytes | LLNError) -> None:
             if isinstance(found, LLNError):
                 raise found
             await write(context, found, within_s=self._settings.request_timeout_s)
@@ -112,13 +113,13 @@ class TeiEmbedServicer(StreamingServicer):
 
         await self._stream(requests, answer, context)
 
-    async def EmbedAll(self, request: pb.EmbedAllRequest, context: Context) -> pb.EmbedAllResponse:
+    async def EmbedAll(self, request: pb.EmbedAllRequest, context: Context) -> bytes:
         return await self._states(request, timeout_s(context, self._settings))
 
     async def EmbedAllStream(
         self, requests: AsyncIterable[pb.EmbedAllRequest | Undecodable], context: Context
     ) -> None:
-        def answer(request: pb.EmbedAllRequest) -> Awaitable[pb.EmbedAllResponse]:
+        def answer(request: pb.EmbedAllRequest) -> Awaitable[bytes]:
             return self._states(request, timeout_s(context, self._settings), wait_for_room=True)
 
         await self._stream(requests, answer, context)
@@ -144,7 +145,7 @@ class TeiEmbedServicer(StreamingServicer):
 
     async def _states(
         self, request: pb.EmbedAllRequest, timeout_s: float, *, wait_for_room: bool = False
-    ) -> pb.EmbedAllResponse:
+    ) -> bytes:
         options = EmbedOptions(
             prompt_name=request.prompt_name if request.HasField("prompt_name") else None,
             normalize=False,
@@ -156,11 +157,12 @@ class TeiEmbedServicer(StreamingServicer):
                 [request.inputs], options=options, timeout_s=timeout_s, wait_for_room=wait_for_room
             )
         self._count(found)
-        response = pb.EmbedAllResponse()
-        async for state in cooperatively(found.vector):
-            response.token_embeddings.add(embeddings=state.tolist())
-        response.metadata.CopyFrom(_metadata(request, found, arrived_at))
-        return response
+        states = (
+            pb.EmbedAllResponse(token_embeddings=[pb.TokenEmbedding(embeddings=state.tolist())])
+            for state in found.vector
+        )
+        cost = pb.EmbedAllResponse(metadata=_metadata(request, found, arrived_at))
+        return await encoded(chain(states, [cost]))
 
     def _count(self, found: Embedding) -> None:
         model = self._engine.resolve(None).name  # this API has no model field

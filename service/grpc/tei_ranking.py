@@ -14,6 +14,7 @@ from service.fairness import read_by_then, receive_within
 from service.grpc.context import Context, timeout_s
 from service.grpc.decoding import Undecodable, decode_each
 from service.grpc.handlers import current_record
+from service.grpc.parts import encoded
 from service.grpc.tei import StreamingServicer, metadata, truncation
 from service.pb.tei.v1 import tei_pb2 as pb
 from service.tokens import tokens_of
@@ -103,7 +104,7 @@ def _check_same(piece: pb.RerankStreamRequest, first: pb.RerankRequest) -> None:
 
 
 class TeiTokenizeServicer(StreamingServicer):
-    async def Tokenize(self, request: pb.EncodeRequest, context: Context) -> pb.EncodeResponse:
+    async def Tokenize(self, request: pb.EncodeRequest, context: Context) -> bytes:
         with report_params(lambda param: "inputs" if param == "text" else param):
             count, tokens = await tokens_of(
                 self._engine,
@@ -114,7 +115,9 @@ class TeiTokenizeServicer(StreamingServicer):
                 timeout_s=timeout_s(context, self._settings),
             )
         current_record.get().add(self._engine.resolve(None).name, count)
-        return pb.EncodeResponse(tokens=(pb.SimpleToken(**one._asdict()) for one in tokens))
+        return await encoded(
+            pb.EncodeResponse(tokens=[pb.SimpleToken(**one._asdict())]) for one in tokens
+        )
 
     async def TokenizeStream(
         self, requests: AsyncIterable[pb.EncodeRequest | Undecodable], context: Context

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from engine.platform.memory import resident_bytes
 from service.http.json_response import (
     AnswerInPieces,
+    dump_array,
     dump_floats,
     dump_list,
     json_response,
@@ -54,6 +55,13 @@ def test_a_large_answer_is_never_in_one_piece() -> None:
     assert max(map(len, response.pieces)) <= 65_536
     assert int(response.headers["content-length"]) == sum(map(len, response.pieces))
     assert response.headers["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize("shape", [(0,), (3,), (9_000,), (0, 2), (5_000, 2), (3, 5_000)])
+def test_an_array_is_written_as_json_writes_it(shape: tuple[int, ...]) -> None:
+    values = np.arange(np.prod(shape), dtype=np.int32).reshape(shape)
+    written = whole_body(json_response(asyncio.run(dump_array(values))))
+    assert written == orjson.dumps(values.tolist())
 
 
 def test_a_list_of_many_short_items_takes_no_more_memory_than_its_bytes() -> None:

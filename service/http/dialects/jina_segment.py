@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 from fastapi import APIRouter, Response
+from numpy.typing import NDArray
 from pydantic import Field
 
 from engine.errors import InvalidInput
@@ -78,12 +79,13 @@ async def segment(body: SegmentBody, call: Call) -> Response:
         model = call.resolve(body.tokenizer).name
         async with Deadline(call.timeout_s).over():
             found = await call.engine.tokenize(body.content, model=model)
-            every = await _content(found)
+            begin, end = found.offsets.T
+            [every] = np.nonzero(begin < end)  # without the special ones
             tokens = every[body.kept]
             text, first = body.content, 0
             if 0 < len(tokens) < len(every):
-                first = tokens[0][1].start
-                text = text[first : tokens[-1][1].end]
+                first = int(begin[tokens[0]])
+                text = text[first : int(end[tokens[-1]])]
             spans = [Span(0, len(text))]
             if body.return_chunks:
                 most = 1000 if body.max_chunk_length is None else body.max_chunk_length
@@ -101,23 +103,20 @@ async def segment(body: SegmentBody, call: Call) -> Response:
         answer["chunks"] = await dump_list(text[slice(*span)] for span in spans)
     if body.return_tokens:
         starts = [first + span.start for span in spans]
-        answer["tokens"] = await _by_chunk(tokens, starts)
+        answer["tokens"] = await _by_chunk(found, tokens, starts)
     return json_response(answer)
 
 
-_Token = tuple[str, Span, int]
-
-
-async def _content(found: Tokenization) -> list[_Token]:
-    """Tokens, their characters and ids, without the special ones."""
-    every = zip(found.tokens, found.offsets, found.ids, strict=True)
-    return [token async for token in cooperatively(every) if token[1].start < token[1].end]
-
-
-async def _by_chunk(tokens: Sequence[_Token], starts: Sequence[int]) -> WrittenJson:
+async def _by_chunk(
+    found: Tokenization, tokens: NDArray[np.intp], starts: Sequence[int]
+) -> WrittenJson:
     """The tokens that begin in each chunk, as a JSON list for each."""
-    lists: list[list[list[Any]]] = [[] for _ in starts]
-    async for token, characters, number in cooperatively(tokens):
-        chunk = bisect_right(starts, characters.start) - 1
-        lists[max(chunk, 0)].append([token, [number]])
-    return await dump_list([await dump_list(some) for some in lists])
+    # Those before the first chunk are in it too.
+    bounds = np.searchsorted(found.offsets[tokens, 0], starts[1:])
+    groups = np.split(tokens, bounds) if starts else []
+
+    def written(group: NDArray[np.intp]) -> Iterator[list[Any]]:
+        return ([found.tokens[place], found.ids[place : place + 1]] for place in group)
+
+    lists = [await dump_list(written(group)) async for group in cooperatively(groups)]
+    return await dump_list(lists)

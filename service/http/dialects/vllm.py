@@ -15,6 +15,7 @@ from engine.errors import InvalidInput
 from engine.scheduling.deadline import Deadline
 from engine.types import EmbedOptions
 from service.errors import report_names
+from service.fairness import cooperatively
 from service.given_values import wrong_type
 from service.http.dialects.binary import (
     BINARY,
@@ -39,7 +40,7 @@ from service.http.dialects.vllm_bodies import (
     Version,
 )
 from service.http.json_request import JsonRoute
-from service.http.json_response import dump_list, encode_vector, json_response
+from service.http.json_response import dump_array, dump_list, encode_vector, json_response
 from service.http.schemas.fields import as_inputs
 from service.version import version_of
 
@@ -81,7 +82,7 @@ async def _embed(
     name = "data" if kind == "pooling" else "embedding"
     items = [
         {"index": index, "object": kind, name: await _written(vector, body)}
-        for index, vector in enumerate(vectors)
+        async for index, vector in cooperatively(enumerate(vectors))
     ]
     return json_response({**head, "data": items}, headers=found.headers)
 
@@ -98,7 +99,7 @@ def _not_normalised(options: EmbedOptions) -> EmbedOptions:
 async def _written(vector: Any, body: EmbedBody) -> Any:
     if body.encoding_format == "base64":
         return encode_vector(as_bytes(vector, *body.binary), "base64")
-    return await dump_list(vector) if vector.ndim > 1 else vector
+    return await dump_array(vector) if vector.ndim > 1 else vector
 
 
 def _head(model: str | None, call: DialectCall, prefix: str, found: Embedded) -> dict[str, Any]:
@@ -165,16 +166,13 @@ async def tokenize(body: TokenizeBody, call: Call) -> Response:
     with report_names({"text": "prompt"}):
         found = await call.engine.tokenize(body.prompt, model=body.model, timeout_s=call.timeout_s)
     call.record.tokens = len(found.ids)
-    chosen = [
-        place
-        for place, span in enumerate(found.offsets)
-        if body.add_special_tokens is not False or span.start < span.end
-    ]
+    starts, ends = found.offsets.T
+    [chosen] = np.nonzero((starts < ends) | (body.add_special_tokens is not False))
     strings = await dump_list(found.tokens[place] for place in chosen)
     document = {
         "count": len(chosen),
         "max_model_len": info.max_tokens,
-        "tokens": await dump_list(found.ids[place] for place in chosen),
+        "tokens": await dump_array(found.ids[chosen]),
         "token_strs": strings if body.return_token_strs else None,
     }
     return json_response(document)

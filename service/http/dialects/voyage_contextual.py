@@ -22,6 +22,7 @@ from engine.types import (
     Vector,
 )
 from service.errors import report_names
+from service.fairness import cooperatively
 from service.given_values import wrong_type
 from service.http.dependencies import Engine, Record, TimeoutS
 from service.http.dialects.voyage_fields import VectorFields
@@ -118,7 +119,7 @@ async def contextualized_embeddings(
     tokens = record.tokens = _num_tokens(costs)
     data = [
         {"object": "list", "data": await dump_list(document.items(form)), "index": index}
-        for index, document in enumerate(documents)
+        async for index, document in cooperatively(enumerate(documents))
     ]
     answer = {
         "object": "list",

@@ -20,7 +20,7 @@ from engine.types import Context, ModelInfo
 from service.edits import apply_edits
 from service.http.dependencies import Engine, Record, ServerSettings, TimeoutS
 from service.http.json_request import JsonRoute
-from service.http.json_response import dump_list, json_response
+from service.http.json_response import dump_array, dump_list, json_response
 from service.http.query import query_known
 from service.http.records import decoded
 from service.http.schemas.embedding import PlanBody, TokenizeBody
@@ -86,8 +86,8 @@ async def tokenize(
     document = {
         "model": body.model or model,
         "count": len(found.ids),
-        "ids": await dump_list(found.ids),
-        "offsets": await dump_list([offset.start, offset.end] for offset in found.offsets),
+        "ids": await dump_array(found.ids),
+        "offsets": await dump_array(found.offsets),
         "tokens": await dump_list(found.tokens),
         "document": opened and opened.handle,
     }

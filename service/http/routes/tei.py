@@ -17,12 +17,13 @@ from engine.errors import InvalidInput
 from engine.model.quantized import check_output_dtype
 from engine.types import Accounting, Embedding, RankedText
 from service.errors import report_input_as, report_params
+from service.fairness import cooperatively
 from service.http.dependencies import Engine, Record, TimeoutS
 from service.http.json_request import JsonRoute
 from service.http.json_response import (
     VectorForm,
+    dump_array,
     dump_list,
-    encode_vector,
     json_response,
     server_timing,
     span,
@@ -64,8 +65,8 @@ async def embed_all(
             inputs, model=body.model, options=body.options(), timeout_s=timeout_s
         )
     record.tokens = _num_tokens(_costs(found))
-    states = ((encode_vector(state, "float") for state in item.vector) for item in found)
-    return await _answer([await dump_list(rows) for rows in states], _costs(found))
+    states = [await dump_array(item.vector) async for item in cooperatively(found)]
+    return await _answer(states, _costs(found))
 
 
 @router.post("/rerank", response_model=RankList, summary="Rank texts for a query")

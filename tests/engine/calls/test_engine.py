@@ -69,7 +69,8 @@ def test_models_by_name(shipped_models: dict[str, EmbeddingModel]) -> None:
 def test_tokenizing(shipped_models: dict[str, EmbeddingModel]) -> None:
     found = serve(shipped_models.values(), lambda engine: engine.tokenize("Café au lait"))
     assert found.tokens == ("[CLS]", "cafe", "au", "lai", "##t", "[SEP]")
-    assert found.offsets[1] == (0, 4)
+    assert found.offsets[1].tolist() == [0, 4]
+    assert list(found.each())[1:3] == [(found.ids[1], "cafe", 0, 4), (found.ids[2], "au", 5, 7)]
 
 
 def test_a_benchmark_lets_texts_run_in_between(

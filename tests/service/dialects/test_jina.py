@@ -11,8 +11,9 @@ import numpy as np
 import orjson
 import pytest
 
-from engine.types import Span
+from engine.types import Tokenization
 from service.http.dialects.jina_segment import _by_chunk
+from service.http.json_response import json_response, whole_body
 from tests.service.dialects.conftest import CHUNKS, KEY, as_array
 
 TEXTS = ["a text", "another, somewhat longer"]
@@ -97,7 +98,12 @@ def test_segments_of_the_first_or_last_tokens(api: httpx.Client) -> None:
 
 
 def test_the_tokens_of_a_long_text_are_written_with_the_event_loop_free_in_between() -> None:
-    tokens = [("a", Span(at, at + 1), 1037) for at in range(80_000)]
+    places = np.arange(80_000)
+    found = Tokenization(
+        ids=np.full(80_000, 1037, np.int32),
+        offsets=np.stack([places, places + 1], axis=1).astype(np.int32),
+        tokens=("a",) * 80_000,
+    )
     turns = 0
 
     async def count() -> None:
@@ -108,9 +114,9 @@ def test_the_tokens_of_a_long_text_are_written_with_the_event_loop_free_in_betwe
 
     async def write() -> bytes:
         counting = asyncio.create_task(count())
-        written = await _by_chunk(tokens, [0, 40_000])
+        written = await _by_chunk(found, places, [0, 40_000])
         counting.cancel()
-        return orjson.dumps(written)
+        return whole_body(json_response(written))
 
     assert orjson.loads(asyncio.run(write())) == [[["a", [1037]]] * 40_000] * 2
     assert turns > 5

@@ -53,6 +53,16 @@ def test_tokens_are_those_of_http(models: Any, http: httpx.Client) -> None:
     )
 
 
+def test_tokens_of_a_long_text_are_those_of_http(models: Any, http: httpx.Client) -> None:
+    """They are encoded in several parts."""
+    text = "naïve otters " * 2_000
+    found = models.Tokenize(models_pb2.TokenizeRequest(text=text))
+    expected = http.post("/v1/tokenize", json={"text": text}).raise_for_status().json()
+    assert list(found.ids) == expected["ids"]
+    assert list(found.tokens) == expected["tokens"]
+    assert list(map(list, zip(found.starts, found.ends, strict=True))) == expected["offsets"]
+
+
 def _beside(found: diagnostics_pb2.DiagnoseResponse, instrument: str, name: str) -> Any:
     [reading] = [one for one in found.instruments if one.name == instrument]
     [part] = [part for part in reading.beside if part.name == name]
