@@ -187,7 +187,7 @@ class AnalysisCalls(EngineCore):
         check_input(text, "text")
         steps = prepare_document_steps(text, model, DEFAULTS, None)
         with never_truncated():
-            return await self._pool.run(steps, characters=len(text))
+            return await self._tokenise(steps, _num_tokens, characters=len(text))
 
     async def _opened(
         self, text: str | None, handle: str | None, model: str | None
@@ -199,10 +199,14 @@ class AnalysisCalls(EngineCore):
         check_text(text, "text")
         steps = open_document(text, self._model(model), self._open)
         with never_truncated():
-            return await self._pool.run(steps, characters=len(text))
+            return await self._tokenise(steps, _num_tokens, characters=len(text))
 
     def _find(self, handle: str, model: str | None) -> OpenDocument:
         found = find_document(self._open, handle)
         if model is not None:
             check_reader(found, self._model(model))
         return found
+
+
+def _num_tokens(text: PreparedText | OpenDocument) -> int:
+    return text.num_tokens

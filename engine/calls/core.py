@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
@@ -107,17 +107,35 @@ class EngineCore:
         characters: int,
         is_admitted: bool = False,
     ) -> list[PreparedText]:
-        """Run the tokenizer off the event loop."""
-        started_at = perf_counter()
+        """Tokenise texts."""
         with self._counting_rejections():
             async with deadline.over():
-                texts = await self._pool.run(steps, characters=characters, is_admitted=is_admitted)
+                return await self._tokenise(
+                    steps,
+                    lambda texts: sum(text.num_tokens for text in texts),
+                    num_texts=len,
+                    characters=characters,
+                    is_admitted=is_admitted,
+                )
+
+    async def _tokenise(
+        self,
+        steps: Steps[T],
+        num_tokens: Callable[[T], int],
+        *,
+        num_texts: Callable[[T], int] = lambda _: 1,
+        characters: int,
+        is_admitted: bool = False,
+    ) -> T:
+        """Run the tokenizer off the event loop, and report what it read."""
+        started_at = perf_counter()
+        found = await self._pool.run(steps, characters=characters, is_admitted=is_admitted)
         self._observer.tokenised(
-            texts=len(texts),
-            tokens=sum(text.num_tokens for text in texts),
+            texts=num_texts(found),
+            tokens=num_tokens(found),
             seconds=perf_counter() - started_at,
         )
-        return texts
+        return found
 
     async def _run_analysis(
         self,

@@ -126,7 +126,13 @@ class DocumentCalls(TextRuns):
                 )
 
         deadline = Deadline(timeout_s)
-        return DocumentStream(reader, run, deadline, self._counting_rejections, self._pool)
+
+        def tokenised(tokens: int, seconds: float) -> None:
+            self._observer.tokenised(texts=1, tokens=tokens, seconds=seconds)
+
+        return DocumentStream(
+            reader, run, deadline, self._counting_rejections, self._pool, tokenised
+        )
 
     async def _read_text(
         self,

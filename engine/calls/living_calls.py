@@ -101,7 +101,9 @@ class LivingCalls(DocumentCalls):
             kept = await self._open_record(record, chosen, deadline)
             rounds = rounds_from(kept, text, chosen)
             async with deadline.over():
-                document = await self._pool.run(rounds.prepare(), characters=len(text))
+                document = await self._tokenise(
+                    rounds.prepare(), lambda found: found.num_read, characters=len(text)
+                )
             return plan_of_update(document, chosen, self._planner)
 
     async def _open_record(
@@ -127,8 +129,11 @@ class LivingCalls(DocumentCalls):
             while True:
                 with self._counting_rejections():
                     async with deadline.over():
-                        document = await self._pool.run(
-                            rounds.prepare(), characters=characters, is_admitted=is_admitted
+                        document = await self._tokenise(
+                            rounds.prepare(),
+                            lambda found: found.num_read,
+                            characters=characters,
+                            is_admitted=is_admitted,
                         )
                 read = await self._read_segments(
                     session, document.segmented, model, rounds.options, deadline, on_event

@@ -54,7 +54,9 @@ class TokenCalls(EngineCore):
                 whole = prompt_of(DEFAULTS, chosen) + text
                 steps = chosen.tokenizer.encode_steps([whole])
                 async with Deadline(timeout_s).over():
-                    (encoded,) = await self._pool.run(steps, characters=len(whole))
+                    (encoded,) = await self._tokenise(
+                        steps, lambda found: found[0].num_tokens, characters=len(whole)
+                    )
                 tokens = encoded.num_tokens
             assert tokens is not None, "one of the two was given"
             plan = self._planner.plan(chosen, tokens)
@@ -71,7 +73,9 @@ class TokenCalls(EngineCore):
             check_input(text, "text")
             steps = tokenization(text, chosen, max_tokens=self.config.max_text_tokens)
             async with Deadline(timeout_s).over():
-                return await self._pool.run(steps, characters=len(text))
+                return await self._tokenise(
+                    steps, lambda found: len(found.ids), characters=len(text)
+                )
 
     async def decode(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from time import perf_counter
 from typing import Generic, TypeVar
 
 from engine.errors import InvalidInput
@@ -38,10 +39,15 @@ class DocumentStream(Generic[Found]):
         deadline: Deadline,
         counting_rejections: Callable[[], AbstractContextManager[None]],
         pool: TokenizerPool,
+        on_tokenised: Callable[[int, float], None],
     ) -> None:
+        """`on_tokenised` is called once, with the tokens of the whole document and the seconds that
+        its pieces took."""
         self._reader: DocumentReader | None = reader
         self._run = run
         self._pool = pool
+        self._on_tokenised = on_tokenised
+        self._seconds = 0.0
         self._deadline = deadline
         self._counting_rejections = counting_rejections
         self._utf8 = Utf8Reader()
@@ -72,6 +78,7 @@ class DocumentStream(Generic[Found]):
             await self._read(reader)
             self._utf8.finish()
             self._prepared = await self._in_pool(reader, reader.finish)
+            self._on_tokenised(self._prepared.num_tokens, self._seconds)
 
     async def finish(self) -> Found:
         """Embed the document, and close it."""
@@ -104,10 +111,13 @@ class DocumentStream(Generic[Found]):
     async def _in_pool(self, reader: DocumentReader, work: Callable[[], T]) -> T:
         """Documents that were long so far are read with the long ones. All were admitted when they
         were opened: what waits of each is one piece."""
+        started_at = perf_counter()
         async with self._deadline.over():
-            return await self._pool.run(
+            found = await self._pool.run(
                 one_step(work), characters=reader.num_characters + READ_BYTES, is_admitted=True
             )
+        self._seconds += perf_counter() - started_at
+        return found
 
     @contextmanager
     def _reading(self) -> Iterator[DocumentReader]:

@@ -51,7 +51,8 @@ class EngineObserver:
         """One text left the queue after this time."""
 
     def tokenised(self, *, texts: int, tokens: int, seconds: float) -> None:
-        """The texts of one call became tokens. Called in the caller's context."""
+        """Texts of one call became tokens: all of them, or a part of many. Called in the caller's
+        context."""
 
     def served(self, results: Sequence[TimedResult[Any]]) -> None:
         """The texts of one call came back from the device. Called in the caller's context."""

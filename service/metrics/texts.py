@@ -53,7 +53,9 @@ class TextMetrics(EngineObserver):
             "queue_seconds", "Time that a text waited for the device.", SECONDS
         )
         self._tokenise_seconds = catalogue.histogram(
-            "tokenise_seconds", "Time to tokenise the texts of one call.", SECONDS
+            "tokenise_seconds",
+            "Time to tokenise the texts of one call, at most 64 at a time.",
+            SECONDS,
         )
         self._text_seconds = catalogue.histogram(
             "text_seconds",

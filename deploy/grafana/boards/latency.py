@@ -48,7 +48,7 @@ LATENCY = Dashboard(
                 ),
                 Panel(
                     "Time to tokenise",
-                    "Time to tokenise the texts of one call, in worker threads.",
+                    "Time to tokenise the texts of one call, at most 64 at a time.",
                     "s",
                     quantiles("lln_tokenise_seconds"),
                 ),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 from engine.async_engine import AsyncEngine
+from engine.attention_types import MapOptions
 from engine.config import EngineConfig
 from engine.errors import (
     DeadlineExceeded,
@@ -18,10 +20,11 @@ from engine.errors import (
     ModelNotFound,
     QueueFull,
 )
+from engine.execution.document_stream import DocumentStream
 from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.deadline import Deadline
 from engine.scheduling.observer import EngineObserver
-from engine.types import ChunkPlan, EmbedOptions
+from engine.types import ChunkPlan, EmbedOptions, Span, SpanPlan
 from tests.engine.serving import serve
 
 
@@ -30,6 +33,7 @@ class Tally(EngineObserver):
         self.rejections: list[str] = []
         self.num_accepted = 0
         self.num_tokenised = 0
+        self.tokenised_each: list[tuple[int, int]] = []
 
     def rejected(self, *, reason: str) -> None:
         self.rejections.append(reason)
@@ -39,6 +43,45 @@ class Tally(EngineObserver):
 
     def tokenised(self, *, texts: int, tokens: int, seconds: float) -> None:
         self.num_tokenised += texts
+        self.tokenised_each.append((texts, tokens))
+        assert seconds > 0
+
+
+TEXT = "Otters live by rivers, and eat fish."
+MAP = MapOptions(layer=0, head=0)
+SPANS = SpanPlan(spans=(Span(0, 6),))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda engine: engine.tokenize(TEXT),
+        lambda engine: engine.plan(text=TEXT),
+        lambda engine: engine.embed([TEXT]),
+        lambda engine: engine.embed_document(TEXT),
+        lambda engine: engine.embed_chunks(TEXT, chunks=SPANS),
+        lambda engine: streamed(engine.open_document()),
+        lambda engine: streamed(engine.open_chunks(chunks=SPANS)),
+        lambda engine: engine.embed_living_document(TEXT),
+        lambda engine: engine.diagnose(TEXT, instruments=["entropy"]),
+        lambda engine: engine.attention_map(TEXT, options=MAP),
+        lambda engine: engine.structure(TEXT),
+        lambda engine: engine.keep_open(TEXT),
+    ],
+)
+def test_every_text_that_is_tokenised_is_reported_once(
+    shallow_model: EmbeddingModel, call: Callable[[AsyncEngine], Awaitable[object]]
+) -> None:
+    tally = Tally()
+    serve([shallow_model], call, observer=tally)
+    _canary, *others = tally.tokenised_each
+    assert others == [(1, 12)]
+
+
+async def streamed(document: DocumentStream[Any]) -> None:
+    for piece in (TEXT[:9], TEXT[9:]):
+        await document.feed(piece)
+    await document.finish()
 
 
 def test_refusals_are_counted_once(shipped_models: dict[str, EmbeddingModel]) -> None:
