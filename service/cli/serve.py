@@ -77,6 +77,8 @@ def add_serve(commands: Commands) -> None:
 
 def _serve(chosen: Chosen) -> None:
     signal.signal(signal.SIGTERM, _exit)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as `nohup` would have it
+        signal.signal(signal.SIGHUP, _terminate)
     given = {name: getattr(chosen, name) for name in _OPTIONS if getattr(chosen, name) is not None}
     replicas, ranks = _replicas(chosen), _ranks(chosen)
     settings = load_settings(**given)
@@ -139,6 +141,11 @@ def _exit(number: int, _: FrameType | None) -> None:
     """Ends the process while it loads, with nothing to finish. In a container it is process 1,
     which the kernel ends only by signals that the process handles."""
     os._exit(128 + number)
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> None:
+    """The terminal was closed: the server stops in order, whatever it does now."""
+    signal.raise_signal(signal.SIGTERM)
 
 
 def add_settings(commands: Commands) -> None:

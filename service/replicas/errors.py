@@ -11,6 +11,10 @@ class ReplicaLost(EngineUnavailable):
     code = "replica_lost"
 
 
+def stopping() -> EngineUnavailable:
+    return EngineUnavailable("the replicas start or stop")
+
+
 class ReplicasFailed(LLNError):
     """The replicas did not start; the message is theirs."""
 

@@ -24,7 +24,7 @@ from service.grpc.context import Context, check_key
 from service.grpc.errors import status_on_error
 from service.grpc.listening import listen, server_options
 from service.grpc.watches import WatchLimit
-from service.replicas.errors import ReplicaLost
+from service.replicas.errors import ReplicaLost, stopping
 from service.replicas.ledger import LONG_FROM, Ledger
 from service.replicas.ledgers import newest_ledger
 from service.replicas.options import APPLICATION, REPLICAS
@@ -54,6 +54,7 @@ class GrpcFront:
         self._closing: set[asyncio.Task[None]] = set()
         self._numbers = count()
         self._server: aio.Server | None = None
+        self._is_stopping = False
         self._ledger = Ledger()
         self._watches = WatchLimit(settings)
 
@@ -77,6 +78,7 @@ class GrpcFront:
     def __del__(self) -> Coroutine[Any, Any, None] | None:
         """Serve awaits this when it stops the deployment. By itself it would not wait for calls in
         flight, which are no requests of its own."""
+        self._is_stopping = True
         server, self._server = self._server, None
         return None if server is None else server.stop(self._settings.engine.drain_timeout_s)
 
@@ -129,6 +131,8 @@ class GrpcFront:
                 report = self._ledger.report_of(id)
                 if report is not None and report.address and id not in tried:
                     return id, report.address
+            if self._is_stopping:  # so are the replicas, and no other will come
+                raise stopping()
             if loop.time() >= ends_at:
                 raise EngineUnavailable(
                     f"no replica was ready within {wait_s:g} s", code="no_replica", limit=wait_s

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from engine.errors import DeadlineExceeded, EngineUnavailable, LLNError
+from engine.errors import DeadlineExceeded, LLNError
 from service.errors import error_fields, row_for
-from service.replicas.errors import ReplicaLost
+from service.replicas.errors import ReplicaLost, stopping
 from service.replicas.ledger import LONG_FROM
 from service.replicas.price import price_of_scope
 
@@ -86,7 +86,7 @@ class _Answer:
         elif self._not_found is not None:
             start, self._not_found = self._not_found, None
             if message.get("body", b"").startswith(_NO_APPLICATION):
-                await self._replace(EngineUnavailable("the replicas start or stop"))
+                await self._replace(stopping())
             else:
                 await self._send(start)
         if not self._replaced:

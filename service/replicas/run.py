@@ -8,12 +8,12 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
 from engine.errors import CheckpointError, LLNError
-from service.bulk.cluster import ClusterOptions, connected, workers_that_fit
+from service.bulk.cluster import ClusterOptions, ClusterUnreachable, connected, workers_that_fit
 from service.ports import bind_port
 from service.replicas.errors import ReplicasFailed
 from service.replicas.options import APPLICATION, GRPC, REPLICAS, ReplicaOptions
@@ -29,7 +29,7 @@ _LOOK_EVERY_S = 0.2
 def serve_replicas(
     settings: Settings, options: ReplicaOptions, *, address: str | None = None
 ) -> None:
-    """Serves until SIGTERM or SIGINT, then answers the requests in flight and returns."""
+    """Serves until SIGTERM, SIGINT or SIGHUP, then answers the requests in flight and returns."""
     if settings.tls_client_ca_file is not None:
         raise SettingsError(
             "LLN_TLS_CLIENT_CA_FILE does not go with --replicas: over HTTP, Ray Serve does not ask "
@@ -53,10 +53,10 @@ def serve_replicas(
     with connected(cluster) as ray, _stop_signals() as stop:
         workers_that_fit(ray, cluster)
         _check_models(ray, settings.models)
-        _serve(settings, options, stop)
+        _serve(ray, settings, options, stop)
 
 
-def _serve(settings: Settings, options: ReplicaOptions, stop: _Stop) -> None:
+def _serve(ray: Any, settings: Settings, options: ReplicaOptions, stop: _Stop) -> None:
     from ray import serve
 
     from service.replicas.application import application
@@ -73,7 +73,11 @@ def _serve(settings: Settings, options: ReplicaOptions, stop: _Stop) -> None:
         log.info("serving", extra={"fields": fields})
         stop.wait()
         log.info("stopping")
-        _drain(serve)
+        try:
+            _drain(serve)
+        except SystemExit:  # the second signal
+            _end_replicas(ray)
+            raise
     finally:
         serve.shutdown()
     log.info("stopped")
@@ -87,6 +91,15 @@ def _drain(serve: Any) -> None:
     serve.delete(APPLICATION, _blocking=False)
     while APPLICATION in serve.status().applications:
         time.sleep(_LOOK_EVERY_S)
+
+
+def _end_replicas(ray: Any) -> None:
+    """Ends the requests in flight too. Serve itself has nothing for it, and its actors would wait
+    for them until their deadline."""
+    for actor in ray.util.list_named_actors(all_namespaces=True):
+        if actor["name"].startswith(f"SERVE_REPLICA::{APPLICATION}#"):
+            with suppress(ValueError):  # it has ended
+                ray.kill(ray.get_actor(**actor))
 
 
 def _http_options(settings: Settings) -> dict[str, Any]:
@@ -128,7 +141,15 @@ def _check_models(ray: Any, models: Sequence[str]) -> None:
         check.options(scheduling_strategy=strategy(node["NodeID"], soft=False)).remote(models)
         for node in nodes
     ]
-    for node, found in zip(nodes, ray.get(looking, timeout=_CHECK_S), strict=True):
+    try:
+        answers = ray.get(looking, timeout=_CHECK_S)
+    except TimeoutError:
+        raise ClusterUnreachable(
+            f"a node did not say within {_CHECK_S:g} s whether it has the models; run again when "
+            "the nodes are less busy",
+            limit=_CHECK_S,
+        ) from None
+    for node, found in zip(nodes, answers, strict=True):
         if found is not None:
             raise CheckpointError(f"{found} (looked for on {node['NodeManagerHostname']})")
 

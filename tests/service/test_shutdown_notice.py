@@ -55,6 +55,14 @@ def test_the_notice_ends_by_itself(start_server: Any) -> None:
     assert "Traceback" not in server.log()
 
 
+@pytest.mark.skipif(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN, reason="run by nohup")
+def test_a_closed_terminal_stops_the_server_in_order(start_server: Any) -> None:
+    server = start_server(LLN_MODELS=MODEL)
+    server.process.send_signal(signal.SIGHUP)
+    assert server.process.wait(60) == 0
+    assert '"event":"stopped"' in server.log()
+
+
 def test_a_second_signal_ends_the_server_without_waiting(start_server: Any) -> None:
     server = start_server(LLN_MODELS="default", LLN_ENGINE__DRAIN_TIMEOUT_S="600")
     text = "word " * 200_000

@@ -58,8 +58,9 @@ def serving(folder: Path, model: str, *arguments: str, **settings: str) -> Itera
     try:
         until(lambda: b'"serving"' in log.read_bytes(), process, log)
         yield Served(f"http://127.0.0.1:{http_port}", f"127.0.0.1:{grpc_port}", process, log)
-        process.terminate()
-        assert process.wait(STOP_S) == 0, log.read_text()
+        if process.poll() is None:
+            process.terminate()
+            assert process.wait(STOP_S) == 0, log.read_text()
     finally:
         process.kill()
         process.wait()

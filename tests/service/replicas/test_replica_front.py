@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from grpc import StatusCode, aio
 
+from engine.errors import EngineUnavailable
 from service.grpc.listening import server_options
 from service.replicas.front import GrpcFront, _Everything
+from service.replicas.price import price_of_message
 from service.settings import Settings
 
 KEY = "0123456789abcdef"
@@ -81,6 +83,21 @@ def test_the_wait_for_a_replica_is_told_as_long_as_it_was() -> None:
     found = refusal("/lln.v1.Embeddings/Embed", messages=a_message, request_timeout_s=0.2)
     assert found.details() == "no replica was ready within 0.2 s"
     assert code_and_limit(found) == ("no_replica", "0.2")
+
+
+def test_a_stop_ends_the_wait_for_a_replica() -> None:
+    """Serve stops the replicas at the same time, so none will come."""
+
+    async def wait() -> None:
+        front = GrpcFront(Settings())
+        price = price_of_message("/lln.v1.Embeddings/Embed", b"")
+        choosing = asyncio.create_task(front._choose(price, set()))
+        await asyncio.sleep(0)
+        front.__del__()
+        with pytest.raises(EngineUnavailable, match="the replicas start or stop"):
+            await asyncio.wait_for(choosing, 5)
+
+    asyncio.run(wait())
 
 
 def test_the_watches_of_a_connection_are_limited_where_callers_connect() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import grpc
 import httpx
@@ -20,9 +21,11 @@ import yaml
 
 from engine.engine import Engine
 from engine.errors import InvalidInput
+from service.bulk.cluster import ClusterUnreachable
 from service.pb.lln.v1 import benchmarks_pb2
 from service.pb.lln.v1 import embeddings_pb2 as pb
 from service.pb.tei.v1 import tei_pb2
+from service.replicas.run import _check_models
 from tests.service.outside import free_port
 from tests.service.processes import clean_environment, lln
 from tests.service.replicas.ray_cluster import STOP_S
@@ -124,6 +127,23 @@ def test_what_a_cluster_cannot_hold_is_refused_at_once(ray_address: str) -> None
     assert "looked for on" in refused.stderr
 
 
+def test_nodes_that_are_too_busy_to_look_for_the_models() -> None:
+    class Busy:
+        """Ray, whose tasks do not end."""
+
+        util = MagicMock()
+        remote = MagicMock()
+
+        def nodes(self) -> list[dict[str, object]]:
+            return [{"Alive": True, "NodeID": "1", "NodeManagerHostname": "one"}]
+
+        def get(self, looking: object, timeout: float) -> None:
+            raise TimeoutError("Get timed out: some object(s) not ready.")
+
+    with pytest.raises(ClusterUnreachable, match="did not say within 60 s whether it has"):
+        _check_models(Busy(), ["default"])
+
+
 def test_a_cluster_that_does_not_answer() -> None:
     pytest.importorskip("ray")
     refused = run_lln("serve", "--replicas", "1", "--address", f"127.0.0.1:{free_port()}")
@@ -210,6 +230,31 @@ def test_a_stop_answers_what_is_in_flight(ray_folder: Path) -> None:
         assert document.result().status_code == 200
         assert len(text.result().embeddings) == 1
         assert served.process.wait(STOP_S) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_second_signal_ends_both_protocols_at_once(ray_folder: Path) -> None:
+    long = "A long document. " * 60_000
+    settings = {"LLN_ENGINE__DRAIN_TIMEOUT_S": "600"}
+    with (
+        serving(ray_folder, "default", "--replicas", "1", **settings) as served,
+        grpc.insecure_channel(served.grpc_address) as channel,
+        ThreadPoolExecutor() as pool,
+    ):
+        document = pool.submit(
+            httpx.post, f"{served.url}/v1/documents", json={"text": long}, timeout=120
+        )
+        call = embeddings_stub(channel).Embed.future(pb.EmbedRequest(input=[{"text": long}]))
+        time.sleep(2)
+        served.process.terminate()
+        time.sleep(3)
+        assert not document.done()
+        assert not call.done()
+        served.process.terminate()
+        assert served.process.wait(15) == 128 + signal.SIGTERM
+        assert document.result().json()["error"]["code"] == "replica_lost"
+        assert call.code() is grpc.StatusCode.UNAVAILABLE
 
 
 @pytest.mark.slow
