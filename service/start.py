@@ -21,7 +21,7 @@ def start(settings: Settings) -> None:
     others read their parts of documents."""
     with loading():
         from engine.ranks.launcher import ElsewhereStarted
-        from engine.ranks.place import RankPlace, check_devices
+        from engine.ranks.place import RankPlace, check_devices, warn_of_few_cores
     place = RankPlace.from_environment(os.environ)
     if place is None or place.num_ranks == 1:
         check_devices(settings.engine, settings.engine.ranks)
@@ -33,6 +33,7 @@ def start(settings: Settings) -> None:
     else:
         settings = settings.model_copy(update={"engine": place.fit(settings.engine)})
         check_devices(settings.engine, place.num_local)
+        warn_of_few_cores(settings.engine, place.num_local)
         serve_here(settings, ElsewhereStarted(place))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 
 from engine.platform.memory import resident_bytes
 from engine.platform.process import trim_heap
@@ -26,12 +27,13 @@ class IdleMemory:
 
     def give_back(self) -> None:
         """Call it when work has ended and no more has come, and now and then after that."""
-        held = _resident()
-        if self._at_rest is None or held - self._at_rest >= _WORTH_A_SEARCH:
-            trim_heap()
-            self._at_rest = _resident()
-        else:  # others search too, before large work
-            self._at_rest = min(self._at_rest, held)
+        with suppress(OSError):  # no descriptor is left to read it by, but one will be
+            held = _resident()
+            if self._at_rest is None or held - self._at_rest >= _WORTH_A_SEARCH:
+                trim_heap()
+                self._at_rest = _resident()
+            else:  # others search too, before large work
+                self._at_rest = min(self._at_rest, held)
 
 
 def _resident() -> int:

@@ -21,7 +21,7 @@ from engine.ranks.door import Door
 from engine.ranks.keeper import TICK_S, Keeper
 from engine.ranks.launcher import RankLauncher
 from engine.ranks.local import LocalRanks
-from engine.ranks.place import check_devices
+from engine.ranks.place import check_devices, warn_of_few_cores
 from engine.ranks.reading import Reading
 from engine.ranks.roster import Roster
 from engine.ranks.stretch_run import RankRun, divide_text, open_rank
@@ -171,4 +171,5 @@ class Fleet:
 
 def _ranks_here(config: EngineConfig) -> LocalRanks:
     check_devices(config, config.ranks)
+    warn_of_few_cores(config, config.ranks)
     return LocalRanks(config.ranks)

@@ -124,8 +124,7 @@ def check_devices(config: EngineConfig, num_ranks: int, *, num_gpus: int | None 
     told as its models load."""
     if num_gpus is None:
         num_gpus = torch.cuda.device_count()
-    wants_gpus = config.device.startswith("cuda") or (config.device == "auto" and num_gpus > 0)
-    if wants_gpus and num_ranks > max(1, num_gpus):
+    if _wants_gpus(config, num_gpus) and num_ranks > max(1, num_gpus):
         raise InvalidInput(
             f"{num_ranks} ranks are to run on this machine, which has {num_gpus} GPUs: start some "
             "on other machines with torchrun, or ask for fewer",
@@ -134,11 +133,20 @@ def check_devices(config: EngineConfig, num_ranks: int, *, num_gpus: int | None 
             limit=num_gpus,
             actual=num_ranks,
         )
-    if not wants_gpus and num_ranks > usable_cores():
+
+
+def warn_of_few_cores(config: EngineConfig, num_ranks: int) -> None:
+    """Says so if ranks on CPUs are more than the cores of this machine. Call it once."""
+    cores = usable_cores()
+    if not _wants_gpus(config, torch.cuda.device_count()) and num_ranks > cores:
         logger.warning(
             "more ranks (%d) than usable cores (%d) read no faster than one for each core",
-            *(num_ranks, usable_cores()),
+            *(num_ranks, cores),
         )
+
+
+def _wants_gpus(config: EngineConfig, num_gpus: int) -> bool:
+    return config.device.startswith("cuda") or (config.device == "auto" and num_gpus > 0)
 
 
 def _number(name: str, value: str, *, least: int = 0, most: int = 2**31 - 1) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from engine.errors import EngineUnavailable
@@ -197,14 +198,8 @@ class BatchRun:
     async def _record(self, custom_id: str, found: Answered, line: tuple[bytes, ...]) -> None:
         succeeded = found.status == _DONE
         path = self._output if succeeded else self._errors
-        while True:
-            try:
-                async with self._writing:  # a line that fails is cut off again, and no other
-                    await asyncio.to_thread(self._store.append, path, *line)
-                break
-            except OSError:
-                log.exception("an answer of a batch cannot be written; trying again")
-                await asyncio.sleep(RETRY_S)
+        async with self._writing:  # a line that fails is cut off again, and no other
+            await self._append(path, line)
         self._answered.add(custom_id)
         counts = self.batch.counts
         self.batch = replace(
@@ -217,6 +212,17 @@ class BatchRun:
             ),
         )
         self._metrics.request_answered("completed" if succeeded else "failed")
+
+    async def _append(self, path: Path, line: tuple[bytes, ...]) -> None:
+        """Writes a line, however long the disk is full. The others wait for it, and are not tried
+        and told of each by itself."""
+        while True:
+            try:
+                await asyncio.to_thread(self._store.append, path, *line)
+                return
+            except OSError:
+                log.exception("an answer of a batch cannot be written; trying again")
+                await asyncio.sleep(RETRY_S)
 
     async def _finalize(self) -> None:
         if self.batch.status == "cancelling":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 
 import pytest
@@ -56,6 +57,21 @@ def test_the_heap_is_not_searched_for_little(searches: list[int]) -> None:
     memory.give_back()
     assert len(searches) == 2, "what is still held is known after the search"
     del held
+
+
+def test_a_process_without_a_descriptor_gives_back_later(
+    searches: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left() -> int:
+        raise OSError(errno.EMFILE, "Too many open files", "/proc/self/status")
+
+    memory = IdleMemory()
+    with monkeypatch.context() as patched:
+        patched.setattr(idle_memory, "_resident", none_left)
+        memory.give_back()
+    assert not searches
+    memory.give_back()
+    assert searches
 
 
 def test_a_process_that_has_shrunk_is_searched_as_early(

@@ -27,7 +27,7 @@ from engine.errors import (
 from engine.execution.inputs import PreparedText
 from engine.execution.model_runner import TiledRun
 from engine.model.embedding_model import EmbeddingModel
-from engine.ranks.fleet import Fleet
+from engine.ranks.fleet import Fleet, _ranks_here
 from engine.ranks.launcher import ElsewhereStarted
 from engine.ranks.local import places_here
 from engine.ranks.place import RankPlace, check_devices
@@ -228,6 +228,17 @@ def test_fewer_gpus_than_ranks() -> None:
         check_devices(config, 4, num_gpus=2)
     assert (refused.value.limit, refused.value.actual) == (2, 4)
     check_devices(config, 4, num_gpus=4)
+
+
+def test_more_ranks_than_cores_are_told_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server checks its devices first, and again where the engine starts the ranks."""
+    monkeypatch.setattr("engine.ranks.place.usable_cores", lambda: 2)
+    config = EngineConfig(device="cpu", ranks=3)
+    check_devices(config, config.ranks)
+    _ranks_here(config)
+    assert caplog.text.count("more ranks (3) than usable cores (2)") == 1
 
 
 def test_one_process_without_its_gpu_is_told_nothing_of_ranks() -> None:

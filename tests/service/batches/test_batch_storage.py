@@ -86,12 +86,11 @@ def test_an_expired_batch_tells_what_it_did_not_answer(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    failures = 2
+    refused: list[tuple[bytes, ...]] = []
 
     def failing(path: Path, *pieces: bytes) -> None:
-        nonlocal failures
-        if failures:
-            failures -= 1
+        if len(refused) < 4:
+            refused.append(pieces)
             raise OSError(errno.ENOSPC, "no space left")
         append(path, *pieces)
 
@@ -101,6 +100,7 @@ def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     found = asyncio.run(run_batch(store, answer_ok))
     assert (found.status, found.counts.completed) == ("completed", 20)
     assert len(lines_of(store.path(found.output_file_id))) == 20
+    assert len(set(refused)) == 1, "the others waited, and were not told of too"
 
 
 def test_answers_are_on_the_disk_when_their_batch_has_finished(
