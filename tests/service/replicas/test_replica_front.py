@@ -11,6 +11,7 @@ import pytest
 from grpc import StatusCode, aio
 
 from engine.errors import EngineUnavailable
+from service.environment import load_settings
 from service.grpc.listening import server_options
 from service.replicas.front import GrpcFront, _Everything
 from service.replicas.price import price_of_message
@@ -89,7 +90,7 @@ def test_a_stop_ends_the_wait_for_a_replica() -> None:
     """Serve stops the replicas at the same time, so none will come."""
 
     async def wait() -> None:
-        front = GrpcFront(Settings())
+        front = GrpcFront(load_settings())
         price = price_of_message("/lln.v1.Embeddings/Embed", b"")
         choosing = asyncio.create_task(front._choose(price, set()))
         await asyncio.sleep(0)
