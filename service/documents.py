@@ -17,7 +17,7 @@ from engine.execution.document_stream import DocumentStream
 from engine.execution.input_checks import check_vector_or_chunks
 from engine.living_types import LivingEmbedding, RecordPrecision
 from engine.types import Chunking, ChunksReady, DocumentChunks, EmbedOptions, Progress
-from service.fairness import read_by_then, write_timeout_at
+from service.fairness import cooperatively, read_by_then, write_timeout_at
 
 _ACCEPTED_EVERY_TOKENS = 16_384
 
@@ -176,7 +176,7 @@ async def stream_events(
     work.add_done_callback(end)
     try:
         while (event := await events.get()) is not None:
-            for part in _parts_of(event):
+            async for part in cooperatively(_parts_of(event)):
                 async with write_timeout_at(send_deadline, timeout_s):
                     await send(part)
         found = await work

@@ -44,7 +44,7 @@ class ChunkRuns(DocumentCalls):
         """The plan of a document whose own vector is not asked for."""
         if not document.has_only_passages_alone:
             return self._document_plan(model, document)
-        lengths = list(lengths_alone(document, model.tokenizer))
+        lengths = lengths_alone(document, model.tokenizer)
         return self._planner.of_passages(
             model,
             document.num_embedded,

@@ -192,7 +192,7 @@ class DocumentCalls(TextRuns):
 
     def _document_plan(self, model: EmbeddingModel, document: PreparedText) -> Plan:
         """The plan of a document, with what is read alone for it."""
-        lengths = list(lengths_alone(document, model.tokenizer))
+        lengths = lengths_alone(document, model.tokenizer)
         return self._planner.with_alone(
             model,
             self._planner.plan(model, document.num_embedded),
@@ -280,6 +280,7 @@ async def _two_at_a_time(
         for piece in pieces:
             if len(submitted) == 2:
                 yield await _received(submitted)
+            await asyncio.sleep(0)  # making a piece of hundreds takes as long as queueing it
             submitted.append((piece, submit(piece)))
         while submitted:
             yield await _received(submitted)

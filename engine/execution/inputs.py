@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Self
 
 import numpy as np
@@ -127,15 +128,15 @@ def num_characters(inputs: Sequence[TextInput]) -> int:
     return sum(len(item) for item in inputs)
 
 
-def lengths_alone(document: PreparedText, tokenizer: TextTokenizer) -> Iterator[int]:
+def lengths_alone(document: PreparedText, tokenizer: TextTokenizer) -> list[int]:
     """Tokens of each text that the document has read alone: see `texts_alone`."""
-    if document.title is not None:
-        yield len(document.title)
-    around = tokenizer.num_prefix + tokenizer.num_suffix + document.num_prompt
-    for span in _content_of(document.read_alone, document, tokenizer):
-        yield around + span.end - span.start
-    if document.linked is not None:
-        yield document.linked.num_embedded
+    before = [] if document.title is None else [len(document.title)]
+    after = [] if document.linked is None else [document.linked.num_embedded]
+    around = tokenizer.num_special + document.num_prompt
+    # As arrays: the event loop asks several times, and there may be tens of thousands.
+    bounds = np.fromiter(chain.from_iterable(document.read_alone), np.int64).reshape(-1, 2)
+    starts, ends = bounds.clip(*document.content_rows(tokenizer)).T
+    return [*before, *(around + ends - starts).tolist(), *after]
 
 
 def texts_alone(document: PreparedText, tokenizer: TextTokenizer) -> Iterator[PreparedText]:

@@ -14,7 +14,7 @@ from engine.types import Plan
 
 def plan_of_segments(text: SegmentedText, model: EmbeddingModel, planner: Planner) -> Plan:
     """The plan of the segments that are read, with what is read alone besides."""
-    lengths = list(lengths_alone(text, model.tokenizer))
+    lengths = lengths_alone(text, model.tokenizer)
     plan = planner.plan(model, text.num_embedded, tiled=True)
     return planner.with_alone(model, plan, count=len(lengths), tokens=sum(lengths))
 

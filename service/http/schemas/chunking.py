@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
-from pydantic import BaseModel, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, Field, WithJsonSchema
 
 from engine.errors import InvalidInput
 from engine.text.chunking import MOST_OPENING, OPENING_TOKENS, check_count
@@ -41,6 +41,9 @@ class SpanBody(Body):
     start: AtLeastZero
     end: AtLeastZero
 
+
+# Tens of thousands of bodies, kept as long as the request, would be searched for garbage.
+_SpanRead: TypeAlias = Annotated[SpanBody, AfterValidator(lambda body: Span(body.start, body.end))]
 
 Title: TypeAlias = Annotated[
     str | None,
@@ -94,15 +97,9 @@ class Chunking(Body, ChunkingFields):
     sections, or the caller's own spans, which may overlap and come in any order."""
 
     type: ChunkingType = "none"
-    spans: Annotated[list[SpanBody] | None, counted_first(check_count)] = Field(
+    spans: Annotated[list[_SpanRead] | None, counted_first(check_count)] = Field(
         default=None, description="spans: ranges of characters."
     )
-
-    _spans: tuple[Span, ...] = ()
-
-    def model_post_init(self, context: object, /) -> None:
-        """Here and not in `plan`: the event loop does not wait while a long body is validated."""
-        self._spans = tuple(Span(s.start, s.end) for s in self.spans or ())
 
     def plan(self) -> EngineChunking | None:
         """What the engine is asked for. Raises InvalidInput for an option of another type."""
@@ -136,7 +133,7 @@ class Chunking(Body, ChunkingFields):
                         code="missing_field",
                         param="chunking.spans",
                     )
-                return SpanPlan(**given | {"spans": self._spans})
+                return SpanPlan(**given | {"spans": tuple(self.spans)})
 
 
 _CHUNKING_FIELDS: dict[ChunkingType, tuple[str, ...]] = {

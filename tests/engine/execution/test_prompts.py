@@ -16,7 +16,7 @@ from engine.async_engine import AsyncEngine
 from engine.config import EngineConfig
 from engine.errors import TextTooLong
 from engine.execution.documents import prepare_document
-from engine.execution.inputs import prepare, texts_alone
+from engine.execution.inputs import lengths_alone, prepare, texts_alone
 from engine.model.embedding_model import EmbeddingModel, load_model
 from engine.steps import finish
 from engine.text.chunking import OPENING_TOKENS
@@ -55,6 +55,7 @@ def test_a_passage_read_alone_is_the_text_that_would_be_embedded(
         text, model, DEFAULTS, SpanPlan(spans=spans, context="late", alone=0.5)
     )
     alone = [one.ids.tolist() for one in texts_alone(document, model.tokenizer)]
+    assert lengths_alone(document, model.tokenizer) == list(map(len, alone))
     [first, *_] = prepare([text[slice(*spans[0])]], model, DEFAULTS)
     assert alone[0] == first.ids.tolist()
     prefix = model.tokenizer.num_prefix + document.num_prompt

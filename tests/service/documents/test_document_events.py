@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from time import sleep
 
 import numpy as np
 import pytest
@@ -45,3 +46,33 @@ def test_chunks_that_come_at_once_are_sent_a_few_at_a_time(num_chunks: int, dim:
     assert sum(ready, ()) == chunks
     for part in ready:
         assert len(part) <= 1 or len(part) * dim * 4 < GRPC_DEFAULT_BYTES / 4
+
+
+def test_other_tasks_run_between_the_events_of_many_chunks() -> None:
+    """A client that reads quickly gives no reason to wait."""
+    chunk = Chunk(
+        index=0, tokens=Span(0, 1), characters=Span(0, 1), vector=np.zeros(131_072, np.float32)
+    )
+    found = DocumentEmbedding(vector=chunk.vector, chunks=(chunk,) * 40, accounting=COST)
+    turns = 0
+
+    async def run(on_event: OnEvent) -> DocumentEmbedding:
+        on_event(ChunksReady(chunks=found.chunks))
+        return found
+
+    async def send(event: Event) -> None:
+        sleep(0.002)  # it is written
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def stream() -> None:
+        counting = asyncio.create_task(count())
+        await stream_events(run, send, timeout_s=60, result_model="default")
+        counting.cancel()
+
+    asyncio.run(stream())
+    assert turns > 10
