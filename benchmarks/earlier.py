@@ -1,11 +1,12 @@
-"""How long a diagnosis, or linked passages, take compared with an earlier commit, in turns.
+"""How long a diagnosis, linked passages or short texts take compared with an earlier commit.
 
 python -m benchmarks.earlier 306b21c --layers 0 3 --tokens 1200 --repeats 2
 python -m benchmarks.earlier a896794 --model default --layers 0 --out FILE
 python -m benchmarks.earlier 5f71db7f --what linked --model default --tokens 8192 --repeats 15
+python -m benchmarks.earlier 372567c1 --what short --model default --tokens 8192 --repeats 15
 
-Each commit runs in a process of its own, with the same packages and the same text. The earlier one
-is checked out beside this one for as long as it takes.
+In turns. Each commit runs in a process of its own, with the same packages and the same text. The
+earlier one is checked out beside this one for as long as it takes.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from engine.engine import Engine
 from engine.types import ChunkPlan
 
 asked = json.loads(sys.stdin.readline())
-engine = Engine.load(asked["model"])
+engine = Engine.load(asked["model"], dtype=asked["dtype"])
 
 def diagnosis():
     found = engine.diagnose(asked["text"], layers=asked["layers"], mode="auto")
@@ -43,6 +44,11 @@ def linked():
     engine.embed_chunks(asked["text"], chunks=ChunkPlan(tokens=256, context="linked"))
     return {}
 
+def short():
+    words = asked["text"].split()
+    engine.embed([" ".join(words[at : at + 24]) for at in range(0, len(words), 24)])
+    return {}
+
 print("ready", flush=True)
 for _ in sys.stdin:
     started_at = time.perf_counter()
@@ -50,7 +56,7 @@ for _ in sys.stdin:
     print(json.dumps({"s": time.perf_counter() - started_at, "parts": parts}), flush=True)
 """
 
-_WHAT = ("diagnosis", "linked")
+_WHAT = ("diagnosis", "linked", "short")
 """Functions of the worker."""
 
 
@@ -63,7 +69,13 @@ def main() -> int:
     whole = "\n\n".join(topics.values())[: 8 * options.tokens]
     encoded = tokenizer.encode_batch([whole], with_offsets=True)[0]
     text = whole[: int(encoded.offsets[options.tokens - encoded.num_suffix - 1, 1])]
-    asked = {"what": options.what, "model": options.model, "text": text, "layers": options.layers}
+    asked = {
+        "what": options.what,
+        "model": options.model,
+        "dtype": options.dtype,
+        "text": text,
+        "layers": options.layers,
+    }
     taken: dict[str, list[dict[str, object]]] = {"now": [], "earlier": []}
     with (
         _checked_out(options.commit) as folder,
@@ -85,6 +97,7 @@ def main() -> int:
         "machine": machine(),
         "what": options.what,
         "model": options.model,
+        "dtype": options.dtype,
         "tokens": options.tokens,
         "layers": options.layers,
         "ratio": median(ratios),
@@ -142,6 +155,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("commit", help="the earlier one")
     parser.add_argument("--what", choices=_WHAT, default=_WHAT[0])
     parser.add_argument("--model", default=PUBLISHED_MODEL)
+    parser.add_argument("--dtype", default="auto")
     parser.add_argument("--tokens", type=int, default=1_200)
     parser.add_argument("--layers", type=int, nargs="+", help="of a diagnosis; default: all")
     parser.add_argument("--repeats", type=int, default=2)
