@@ -34,8 +34,9 @@ def two_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def on_these_threads(encoder: Encoder) -> Encoder:
-    """Made again, now that torch has two threads, and ready."""
+def on_two_threads(encoder: Encoder) -> Encoder:
+    """Made again, and ready. Loading has set the number of threads to that of the cores."""
+    torch.set_num_threads(2)
     made = encoder.with_weights(encoder.weights)
     if made._short_batches is not None:
         made._short_batches.rows_agree.result()
@@ -58,7 +59,7 @@ def splits(encoder: Encoder, lengths: Sequence[int]) -> bool:
 def test_it_changes_no_bit(kind: str, dtype: str, write_checkpoint: WriteCheckpoint) -> None:
     folder = write_checkpoint("bert")
     model = calibrated(folder, block_size=64, num_sinks=(1, 1), dtype=dtype)
-    encoder = on_these_threads(model.with_attention(kind).encoder)
+    encoder = on_two_threads(model.with_attention(kind).encoder)
     for lengths in BATCHES:
         ids, bounds = batch_of(lengths)
         assert splits(encoder, lengths), lengths
@@ -71,7 +72,7 @@ def test_it_changes_no_bit(kind: str, dtype: str, write_checkpoint: WriteCheckpo
 
 @torch.inference_mode()
 def test_the_default_model(default_model: EmbeddingModel) -> None:
-    encoder = on_these_threads(default_model.encoder)
+    encoder = on_two_threads(default_model.encoder)
     lengths = (16, 24, 130, 140)
     assert splits(encoder, lengths)
     ids, bounds = batch_of(lengths)
@@ -82,7 +83,7 @@ def test_the_default_model(default_model: EmbeddingModel) -> None:
 @torch.inference_mode()
 def test_a_batch_is_read_whole_if_halves_do_not_fit(write_checkpoint: WriteCheckpoint) -> None:
     model = calibrated(write_checkpoint("bert"), block_size=64, num_sinks=(1, 1))
-    encoder = on_these_threads(model.encoder)
+    encoder = on_two_threads(model.encoder)
     assert splits(encoder, (20, 20))
     assert not splits(encoder, (60,))
     assert not splits(encoder, (10, 60))
@@ -98,12 +99,12 @@ def test_rows_that_depend_on_the_threads_are_read_by_all(
     write_checkpoint: WriteCheckpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = calibrated(write_checkpoint("bert"), block_size=64, num_sinks=(1, 1))
-    assert splits(on_these_threads(model.encoder), (20, 20))
+    assert splits(on_two_threads(model.encoder), (20, 20))
     short_batches._agree.cache_clear()
     monkeypatch.setattr(
         short_batches, "first_rows", lambda kind: [torch.tensor(torch.get_num_threads())]
     )
-    assert not splits(on_these_threads(model.encoder), (20, 20))
+    assert not splits(on_two_threads(model.encoder), (20, 20))
     short_batches._agree.cache_clear()
 
 
