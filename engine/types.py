@@ -314,8 +314,8 @@ DocumentEvent: TypeAlias = Progress | ChunksReady
 
 @dataclass(frozen=True, kw_only=True)
 class Tokenization:
-    """The tokens of a text. A million have no object each but their strings: Python would look
-    through them for garbage again and again, and nothing else would run meanwhile."""
+    """The tokens of a text. Numbers are in arrays: Python would search a million objects for
+    garbage again and again, and nothing else would run meanwhile."""
 
     ids: Ids
     offsets: Offsets  # of the original text; (0, 0) for special tokens

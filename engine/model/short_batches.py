@@ -26,16 +26,16 @@ Bounds = Sequence[int]
 
 class ShortBatches(NamedTuple):
     most: int
-    """Tokens of a short text. All that its attention does is softmax, which does not depend on the
-    number of threads; what LLN does beyond a block might."""
+    """Tokens of a short text. Its attention is softmax alone, which gives the same bits on any number
+    of threads. What LLN does beyond a block may not."""
 
     lanes: Lanes
     rows_agree: Future[bool]
 
     def split(self, bounds: Bounds) -> tuple[Sequence[Bounds], Sequence[Bounds]]:
-        """The bounds of two halves of the first sequences, those that are short, and of the rest.
+        """The bounds of two halves of the short sequences, which come first, and of the rest.
 
-        Those of the whole are the rest if halves would take longer.
+        If halves would take longer than the whole, there are none, and everything is the rest.
         """
         if self._is_ready():
             lengths = (end - start for start, end in pairwise(bounds))
@@ -46,7 +46,7 @@ class ShortBatches(NamedTuple):
         return [], [bounds]
 
     def _is_ready(self) -> bool:
-        """Whether this thread's settings are those of the lanes, and a row's bits were compared."""
+        """Whether lanes give the same bits, and suit the settings of this thread."""
         return (
             self.rows_agree.done()
             and self.rows_agree.result()
@@ -67,7 +67,7 @@ def halves_of(bounds: Bounds) -> Sequence[Bounds]:
 
 
 def short_batches(weights: EncoderWeights, *, most: int) -> ShortBatches | None:
-    """None where one thread computes, or where the bits of a row depend on how many do."""
+    """None if torch has one thread (or an odd number), or if bits depend on how many it has."""
     if weights.attention_dtype is torch.bfloat16 and multiplies_bfloat16_tiles():
         return None  # attention in tiles packs rows by what each thread has to do
     lanes = lanes_of(torch.get_num_threads())

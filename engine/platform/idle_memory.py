@@ -27,7 +27,7 @@ class IdleMemory:
 
     def give_back(self) -> None:
         """Call it when work has ended and no more has come, and now and then after that."""
-        with suppress(OSError):  # no descriptor is left to read it by, but one will be
+        with suppress(OSError):  # without a free descriptor: it is tried again later
             held = _resident()
             if self._at_rest is None or held - self._at_rest >= _WORTH_A_SEARCH:
                 trim_heap()

@@ -24,7 +24,7 @@ _NUM_LANES = 2
 class Lanes:
     def __init__(self, num_threads: int) -> None:
         self.num_threads = num_threads
-        """That torch uses, of which each lane has its share."""
+        """How many torch uses. Each lane has half of them."""
         self._pool = ThreadPoolExecutor(_NUM_LANES, thread_name_prefix="lln-lane")
         self._begin()
 
@@ -45,13 +45,16 @@ class Lanes:
         return [future.result() for future in found]
 
     def _begin(self) -> None:
-        """Begin both threads, and give each its number, which torch sets for the current thread and
-        for those to come: it is set back for these."""
+        """Start both lanes and tell torch how many threads each may use.
+
+        torch takes such a number for the current thread and for all threads that start later. So it
+        is set back at the end.
+        """
         both = Barrier(_NUM_LANES)
 
         def begin(_: int) -> None:
             both.wait()
-            torch.get_num_threads()  # a thread's first question sets it to the process's number
+            torch.get_num_threads()  # the first call in a thread would undo an earlier setting
             torch.set_num_threads(self.num_threads // _NUM_LANES)
 
         list(self._pool.map(begin, range(_NUM_LANES)))
@@ -60,5 +63,8 @@ class Lanes:
 
 @cache
 def lanes_of(num_threads: int) -> Lanes | None:
-    """The process's lanes for this number of threads, which the caller has set; None for one."""
-    return Lanes(num_threads) if num_threads >= _NUM_LANES else None
+    """The process's lanes for this number of threads, which the caller has set.
+
+    None for an odd number: one thread would have nothing to do.
+    """
+    return None if num_threads % _NUM_LANES else Lanes(num_threads)

@@ -183,7 +183,7 @@ def chunk_spans(encoded: Encoded, plan: Chunking, source: Source = _NO_TEXT) -> 
     else:
         chunks = _of_sections(ContentTokens(offsets), plan, source)
     check_count(len(chunks))
-    for place, chunk in enumerate(chunks):  # in place: tens of thousands are not there twice
+    for place, chunk in enumerate(chunks):  # in place: there may be tens of thousands
         chunks[place] = _shifted(chunk, first)
     return chunks
 

@@ -214,8 +214,8 @@ class BatchRun:
         self._metrics.request_answered("completed" if succeeded else "failed")
 
     async def _append(self, path: Path, line: tuple[bytes, ...]) -> None:
-        """Writes a line, however long the disk is full. The others wait for it, and are not tried
-        and told of each by itself."""
+        """Writes a line, however long the disk is full. The other lines wait for it, so that a full
+        disk is logged once and not for each of them."""
         while True:
             try:
                 await asyncio.to_thread(self._store.append, path, *line)

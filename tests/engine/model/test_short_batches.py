@@ -131,6 +131,7 @@ def test_lanes_share_the_threads_and_leave_the_callers() -> None:
     assert lanes.map(lambda _: torch.get_num_threads(), range(4)) == [1] * 4
     assert torch.get_num_threads() == 2
     assert lanes_of(1) is None
+    assert lanes_of(3) is None  # one would have nothing to do
 
 
 def test_both_lanes_end_before_an_error_is_raised() -> None:

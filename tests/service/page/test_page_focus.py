@@ -1,4 +1,4 @@
-"""Where the keyboard goes on when something closes, and what a screen reader is told."""
+"""Which element has the focus after something closes, and what screen readers announce."""
 
 from __future__ import annotations
 
