@@ -323,10 +323,15 @@ class Tokenization:
 
     def each(self) -> Iterator[tuple[int, str, int, int]]:
         """The id of each token, its string, and its characters from start to before end."""
+        for ids, tokens, starts, ends in self.parts():
+            yield from zip(ids, tokens, starts, ends, strict=True)
+
+    def parts(self) -> Iterator[tuple[list[int], tuple[str, ...], list[int], list[int]]]:
+        """The same in lists of some thousand tokens each."""
         for first in range(0, len(self.tokens), _TOKENS_AT_ONCE):
             some = slice(first, first + _TOKENS_AT_ONCE)
             starts, ends = self.offsets[some].T.tolist()
-            yield from zip(self.ids[some].tolist(), self.tokens[some], starts, ends, strict=True)
+            yield self.ids[some].tolist(), self.tokens[some], starts, ends
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,8 +26,8 @@ Bounds = Sequence[int]
 
 class ShortBatches(NamedTuple):
     most: int
-    """Tokens of a short text. Its attention is softmax alone, which gives the same bits on any number
-    of threads. What LLN does beyond a block may not."""
+    """Tokens of a short text. Its attention is softmax alone, which gives the same bits on any
+    number of threads. What LLN does beyond a block may not."""
 
     lanes: Lanes
     rows_agree: Future[bool]

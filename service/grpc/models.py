@@ -17,8 +17,6 @@ from service.pb.lln.v1 import models_pb2 as pb
 from service.plans import planned
 from service.settings import Settings
 
-_TOKENS_IN_A_PART = 1_024
-
 
 class ModelsServicer:
     def __init__(self, engine: AsyncEngine, settings: Settings) -> None:
@@ -82,9 +80,5 @@ def model_message(info: ModelInfo) -> pb.Model:
 
 
 def tokenization_parts(found: Tokenization) -> Iterator[pb.TokenizeResponse]:
-    for first in range(0, len(found.tokens), _TOKENS_IN_A_PART):
-        some = slice(first, first + _TOKENS_IN_A_PART)
-        starts, ends = found.offsets[some].T.tolist()
-        yield pb.TokenizeResponse(
-            ids=found.ids[some].tolist(), tokens=found.tokens[some], starts=starts, ends=ends
-        )
+    for ids, tokens, starts, ends in found.parts():
+        yield pb.TokenizeResponse(ids=ids, tokens=tokens, starts=starts, ends=ends)
