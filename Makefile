@@ -23,7 +23,7 @@ $(VENV)/installed-%: pyproject.toml constraints.txt tools/setup.sh tools/install
 serve: $(VENV)/installed-run ## start the server: HTTP on port 8000, gRPC on 50051 (ARGS="--help")
 	$(VENV)/bin/lln serve $(ARGS)
 
-test: $(VENV)/installed-test ## run the tests but the long ones, two files at a time (ARGS="-k tokenizer", WORKERS=0)
+test: $(VENV)/installed-test ## run the tests except the long ones, two files at a time (ARGS="-k tokenizer", WORKERS=0)
 	$(PYTHON_BIN) -m pytest $(SIDE_BY_SIDE) -m "not slow and not long" $(ARGS)
 
 coverage: $(VENV)/installed-dev ## run it with the lines it reaches counted (takes twice as long)

@@ -5,7 +5,7 @@ python -m benchmarks.earlier a896794 --model default --layers 0 --out FILE
 python -m benchmarks.earlier 5f71db7f --what linked --model default --tokens 8192 --repeats 15
 python -m benchmarks.earlier 372567c1 --what short --model default --tokens 8192 --repeats 15
 
-In turns. Each commit runs in a process of its own, with the same packages and the same text. The
+Both commits take turns, each in a process of its own, with the same packages and the same text. The
 earlier one is checked out beside this one for as long as it takes.
 """
 
